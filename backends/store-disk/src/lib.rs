@@ -1,0 +1,1 @@
+//! Blocking partitions on local disk.

@@ -1,0 +1,1 @@
+//! File layer shared by spill files and data files.

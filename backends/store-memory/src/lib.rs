@@ -1,0 +1,1 @@
+//! Pipelined partitions in memory, with spill to disk.

@@ -1,0 +1,1 @@
+//! Durable partitions in an object store.

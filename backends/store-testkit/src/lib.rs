@@ -1,0 +1,1 @@
+//! One conformance suite, reference model and fault tools for every partition store.

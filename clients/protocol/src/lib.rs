@@ -1,0 +1,1 @@
+//! Forebay's HTTP contract as Rust types: paths, headers, documents, error codes.

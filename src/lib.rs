@@ -1,0 +1,1 @@
+//! The Forebay service.

@@ -1,0 +1,3 @@
+//! The `forebay` binary.
+
+fn main() {}
