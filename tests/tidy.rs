@@ -166,7 +166,10 @@ fn arrows_between_modules_are_those_that_are_written_down() {
     for (module, imports) in module_graph("src/") {
         let listed = allowed.get(module.as_str()).unwrap_or_else(|| panic!("module {module} is not in the table of arrows"));
         for import in imports {
-            assert!(listed.contains(&import.as_str()), "{module} may not import {import}; a new arrow needs an ADR and a line in tests/tidy.rs");
+            assert!(
+                listed.contains(&import.as_str()),
+                "{module} may not import {import}; a new arrow needs an ADR and a line in tests/tidy.rs"
+            );
         }
     }
 }
