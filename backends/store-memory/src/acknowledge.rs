@@ -46,8 +46,9 @@ impl Core {
         }
         let report = {
             let mut newest = attempt.checkpoint.lock();
-            let is_older = newest.is_some_and(|newest| request.checkpoint < newest);
-            let report = self.advance(&attempt, &positions, !is_older, subject)?;
+            // A repeat brings nothing new, and an older one came late.
+            let is_newer = newest.is_none_or(|newest| request.checkpoint > newest);
+            let report = self.advance(&attempt, &positions, is_newer, subject)?;
             *newest = (*newest).max(Some(request.checkpoint));
             report
         };

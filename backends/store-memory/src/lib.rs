@@ -42,6 +42,8 @@ mod room;
 mod seal;
 mod spill;
 pub mod store;
+#[cfg(test)]
+mod testing;
 mod write;
 
 pub use config::{Config, SpillConfig};
