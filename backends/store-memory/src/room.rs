@@ -9,7 +9,7 @@
 use crate::account::Account;
 use crate::attempt::{Attempt, Subpartition};
 use crate::buffer::Held;
-use crate::error::{Subject, budget_kind, closing};
+use crate::error::{Subject, budget_kind};
 use crate::spill::Spill;
 use crate::store::Core;
 use std::cmp::Reverse;
@@ -81,19 +81,21 @@ impl Core {
             let mut turned = pin!(attempt.turned.notified());
             // Registered before the state is looked at, so that a change in between is not missed.
             turned.as_mut().enable();
-            if self.is_closing() {
-                return Err(closing(Operation::Reserve, &attempt.key));
-            }
+            self.check_running(Operation::Reserve, &attempt.key)?;
             attempt.life().check_open(subject)?;
-            tokio::select! {
+            let granted = tokio::select! {
                 biased;
-                granted = &mut granted => return match granted {
-                    Ok(permit) => Ok(Some(permit)),
-                    Err(BudgetError::Exhausted { .. }) => Ok(None),
-                    Err(error @ BudgetError::TooLarge { .. }) => Err(subject.refuse(budget_kind(error))),
-                },
-                () = turned => {}
-            }
+                granted = &mut granted => granted,
+                () = turned => continue,
+            };
+            // The end of the attempt may be what made the room.
+            self.check_running(Operation::Reserve, &attempt.key)?;
+            attempt.life().check_open(subject)?;
+            return match granted {
+                Ok(permit) => Ok(Some(permit)),
+                Err(BudgetError::Exhausted { .. }) => Ok(None),
+                Err(error @ BudgetError::TooLarge { .. }) => Err(subject.refuse(budget_kind(error))),
+            };
         }
     }
 
@@ -157,8 +159,8 @@ impl Core {
             for (account, bytes) in &demands {
                 self.drop_read(account, *bytes);
             }
+            self.remove_condemned().await;
             let spill = self.spill.as_ref().filter(|_| may_spill)?;
-            spill.remove_condemned().await;
             let attempt = self.next_to_spill(spill, &demands)?;
             if let Err(error) = spill_batch(spill, &attempt).await {
                 tracing::warn!(attempt = %attempt.key, error = %error, "bytes could not be spilled and stay in memory");

@@ -4,8 +4,8 @@
 //! a file that is full or failed is followed by another, perhaps in another directory. Nothing
 //! describes the files but the extents in memory: they belong to one life of the node, and what a
 //! former life left is removed at start. A file is removed as a whole once no extent is in it; the
-//! last extent to go (or the last reader of one) condemns it, and whoever comes by next removes it,
-//! so that nothing blocks in a destructor.
+//! last extent to go (or the last reader of one) condemns it, and the room maker or
+//! whoever comes by first removes it, so that nothing blocks in a destructor.
 
 use crate::buffer::{Extent, Held};
 use crate::config::SpillConfig;
@@ -16,12 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store_api::{Chunk, LossCause, SharedClock, StoreErrorKind, TaskGroup};
 use store_file::{DirectoryConfig, DirectoryLock, DirectorySet, FileError, FileErrorKind, FileOperation, FileWriter, OpenFiles};
+use tokio::sync::Notify;
 
 const SUFFIX: &str = "spill";
 /// Files kept open for reading. 256 leaves most of a usual limit of 1,024 descriptors to sockets.
 const N_OPEN: usize = 256;
 
-type Condemned = Arc<Mutex<Vec<(usize, PathBuf)>>>;
+/// Files that no extent is in any more, and whom to tell.
+#[derive(Debug)]
+struct Condemned {
+    files: Mutex<Vec<(usize, PathBuf)>>,
+    kick: Arc<Notify>,
+}
 
 /// A spill file. Its name is given up when the last extent in it is dropped.
 #[derive(Debug)]
@@ -30,12 +36,13 @@ pub(crate) struct SpillFile {
     path: PathBuf,
     /// `None` once the file is full or has failed.
     writer: Mutex<Option<FileWriter>>,
-    condemned: Condemned,
+    condemned: Arc<Condemned>,
 }
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
-        self.condemned.lock().push((self.directory, std::mem::take(&mut self.path)));
+        self.condemned.files.lock().push((self.directory, std::mem::take(&mut self.path)));
+        self.condemned.kick.notify_one();
     }
 }
 
@@ -71,16 +78,16 @@ pub(crate) struct Spill {
     open: Arc<OpenFiles>,
     tasks: TaskGroup,
     next: AtomicU64,
-    condemned: Condemned,
+    condemned: Arc<Condemned>,
     n_stale: AtomicU64,
     /// One store per directory.
     _locks: Vec<DirectoryLock>,
 }
 
 impl Spill {
-    /// Takes the directories and removes what a former life left in them. Errors: those of
-    /// [`DirectorySet::open`] and [`DirectoryLock::take`].
-    pub(crate) async fn open(config: SpillConfig, clock: SharedClock, tasks: TaskGroup) -> Result<Self, FileError> {
+    /// Takes the directories and removes what a former life left in them. Notifies `kick` when a
+    /// file can be removed. Errors: those of [`DirectorySet::open`] and [`DirectoryLock::take`].
+    pub(crate) async fn open(config: SpillConfig, clock: SharedClock, tasks: TaskGroup, kick: Arc<Notify>) -> Result<Self, FileError> {
         let directories = DirectoryConfig { reserve_bytes: config.reserve_bytes, ..DirectoryConfig::new(config.directories.clone()) };
         let opened = tasks.run_blocking(move || open_directories(directories, clock)).await;
         let (set, locks, n_stale) = opened.unwrap_or_else(|| Err(interrupted()))?;
@@ -90,7 +97,7 @@ impl Spill {
             open: Arc::new(OpenFiles::new(N_OPEN)),
             tasks,
             next: AtomicU64::new(0),
-            condemned: Condemned::default(),
+            condemned: Arc::new(Condemned { files: Mutex::default(), kick }),
             n_stale: AtomicU64::new(n_stale),
             _locks: locks,
         })
@@ -155,7 +162,7 @@ impl Spill {
     /// Removes the files that no extent is in any more. A file that cannot be removed is left to
     /// the next start.
     pub(crate) async fn remove_condemned(&self) {
-        let condemned = std::mem::take(&mut *self.condemned.lock());
+        let condemned = std::mem::take(&mut *self.condemned.files.lock());
         for (directory, path) in condemned {
             let open = self.open.clone();
             let removed = self.set.run(&self.tasks, directory, move || open.remove(&path)).await;

@@ -4,7 +4,7 @@ use crate::testing::small_spill;
 use store_api::{Crc32c, Offset, SystemClock};
 
 async fn area(root: &Path) -> Spill {
-    Spill::open(small_spill(root), SystemClock::shared(), TaskGroup::new()).await.unwrap()
+    Spill::open(small_spill(root), SystemClock::shared(), TaskGroup::new(), Arc::default()).await.unwrap()
 }
 
 fn held(pieces: &[&'static [u8]]) -> Vec<Held> {
@@ -85,7 +85,7 @@ async fn files_of_a_former_life_are_removed_and_others_left_alone() {
     assert_eq!((spill.take_stale(), spill.take_stale()), (2, 0));
     assert!(files(root.path()).is_empty());
     assert!(root.path().join("spill/notes.txt").exists());
-    let second = Spill::open(small_spill(root.path()), SystemClock::shared(), TaskGroup::new()).await;
+    let second = Spill::open(small_spill(root.path()), SystemClock::shared(), TaskGroup::new(), Arc::default()).await;
     assert_eq!(second.unwrap_err().kind, FileErrorKind::Locked, "two stores never share a directory");
 }
 

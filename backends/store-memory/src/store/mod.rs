@@ -106,10 +106,11 @@ impl MemoryStore {
     /// directory can be used or another store holds one.
     pub async fn open(config: Config, environment: Environment) -> Result<Arc<Self>, StoreError> {
         let Environment { clock, tasks, node, life } = environment;
+        let kick = Arc::new(Notify::new());
         let spill = match config.spill.clone() {
             None => None,
             Some(spill) => {
-                let opened = Spill::open(spill, clock.clone(), tasks.clone()).await;
+                let opened = Spill::open(spill, clock.clone(), tasks.clone(), kick.clone()).await;
                 let failed =
                     |error: store_file::FileError| StoreError::new(error.write_refusal(), Operation::Recover, "spill").with_source(error);
                 Some(opened.map_err(failed)?)
@@ -121,7 +122,7 @@ impl MemoryStore {
             registry: Registry::new(config.n_tombstones),
             accounts: Accounts::new(root, config.job_memory_bytes),
             demands: Arc::default(),
-            kick: Arc::new(Notify::new()),
+            kick,
             order: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             node_life: life,
