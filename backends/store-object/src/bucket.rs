@@ -27,7 +27,7 @@ use store_api::SharedClock;
 use store_api::clock::within;
 
 /// A client that uploads in parts.
-pub(crate) type Parts = Arc<dyn MultipartStore>;
+pub type Parts = Arc<dyn MultipartStore>;
 type Answer<T> = Result<T, BucketError>;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -242,8 +242,12 @@ impl Bucket {
         let names: Vec<Result<Path, object_store::Error>> = batch.iter().cloned().map(Ok).collect();
         let mut deleted = client.delete_stream(futures::stream::iter(names).boxed());
         let mut failed = None;
-        while let Some(answer) = within(self.clock.as_ref(), self.limits.answer, deleted.next()).await.transpose() {
-            let Some(answer) = answer else { return Err(BucketError::own(Fault::Passing, "a delete gave no answer in time")) };
+        loop {
+            let answer = match within(self.clock.as_ref(), self.limits.answer, deleted.next()).await {
+                None => return Err(BucketError::own(Fault::Passing, "a delete gave no answer in time")),
+                Some(None) => break,
+                Some(Some(answer)) => answer,
+            };
             if let Err(error) = answer {
                 let error = BucketError::sort(&error, &self.secrets);
                 if error.fault != Fault::Missing {

@@ -20,7 +20,6 @@ use object_store::MultipartId;
 use object_store::multipart::PartId;
 use object_store::path::Path;
 use std::sync::Arc;
-use store_api::AttemptState;
 
 /// The note about an upload in parts: the name of the object and the upload's id.
 pub(crate) fn encode_note(path: &Path, id: &str) -> Bytes {
@@ -199,11 +198,6 @@ impl Inner {
             self.cut(&attempt, false);
             self.send(&attempt);
         }
-    }
-
-    /// Whether an attempt lives.
-    pub(crate) fn is_live(attempt: &Attempt) -> bool {
-        !matches!(attempt.lock().state(), AttemptState::Aborted | AttemptState::Fenced | AttemptState::Released)
     }
 }
 
