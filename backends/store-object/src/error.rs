@@ -132,6 +132,10 @@ fn generic_fault(error: &object_store::Error, text: &str) -> Fault {
     if is_full(error) {
         return Fault::Full;
     }
+    // What the store in memory says of an upload that was finished or ended.
+    if text.contains("MultipartUpload not found") {
+        return Fault::Missing;
+    }
     let is_passing = PASSING.iter().any(|passing| text.contains(passing));
     match status(text) {
         Some(501 | 405) => Fault::Unsupported,

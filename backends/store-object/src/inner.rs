@@ -15,6 +15,7 @@ use store_api::{
     Arbitration, AttemptKey, ByteBudget, Capabilities, DatasetSpec, NodeId, NodeLife, Operation, SharedClock, StoreError, StoreErrorKind,
     TaskGroup,
 };
+use tokio::sync::watch;
 
 /// Shared by the store, its background work and its streams.
 pub(crate) struct Inner {
@@ -35,11 +36,39 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) cache: ManifestCache,
     pub(crate) numbers: AtomicU64,
+    /// Number of background tasks that run.
+    pub(crate) background: watch::Sender<usize>,
     pub(crate) is_closing: AtomicBool,
     pub(crate) is_recovered: AtomicBool,
 }
 
+/// Counts a background task until it is dropped.
+struct Counted(watch::Sender<usize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running = running.saturating_sub(1));
+    }
+}
+
 impl Inner {
+    /// Runs background work to its end.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.background.send_modify(|running| *running = running.saturating_add(1));
+        let counted = Counted(self.background.clone());
+        self.tasks.spawn_to_end(async move {
+            work.await;
+            drop(counted);
+        });
+    }
+
+    /// Returns once no background work runs.
+    pub(crate) async fn settled(&self) {
+        let mut running = self.background.subscribe();
+        // Fails only when the sender is gone, and it is borrowed here.
+        drop(running.wait_for(|running| *running == 0).await);
+    }
+
     /// Refuses when the store is closing.
     pub(crate) fn check_open(&self, operation: Operation, subject: impl fmt::Display) -> Result<(), StoreError> {
         if self.is_closing.load(Ordering::Acquire) { Err(StoreError::new(StoreErrorKind::Closing, operation, subject)) } else { Ok(()) }

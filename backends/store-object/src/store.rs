@@ -5,7 +5,7 @@ use crate::bucket::{Bucket, Limits, Parts};
 use crate::cache::ManifestCache;
 use crate::config::{ConditionalPut, Config};
 use crate::connect::{Connection, connect};
-use crate::error::{BucketError, Secrets};
+use crate::error::{BucketError, Fault, Secrets};
 use crate::inner::Inner;
 use crate::layout::Layout;
 use crate::lookup::unknown;
@@ -134,6 +134,7 @@ impl ObjectStore {
             capabilities: capabilities(scope),
             registry: Registry::default(),
             numbers: AtomicU64::new(0),
+            background: tokio::sync::watch::Sender::new(0),
             is_closing: AtomicBool::new(false),
             is_recovered: AtomicBool::new(false),
             config,
@@ -395,8 +396,13 @@ impl PartitionStore for ObjectStore {
             drop(core);
             attempt.notify();
         }
-        let erased = store_api::clock::within(self.inner.clock.as_ref(), CLOSE_PATIENCE, self.inner.erase(&objects, Vec::new())).await;
-        if let Some(Err(error)) = erased {
+        let inner = &self.inner;
+        let ended = async {
+            inner.settled().await;
+            inner.erase(&objects, Vec::new()).await
+        };
+        let ended = store_api::clock::within(inner.clock.as_ref(), CLOSE_PATIENCE, ended).await;
+        if let Err(error) = ended.unwrap_or_else(|| Err(BucketError::own(Fault::Passing, "closing took too long"))) {
             tracing::warn!(%error, "content of unsealed attempts is left for the sweep of their jobs");
         }
         Ok(())

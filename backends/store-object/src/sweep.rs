@@ -71,7 +71,12 @@ impl Inner {
             }
             let Some((bytes, _)) = self.bucket.fetch(&note).await? else { continue };
             match decode_note(&bytes) {
-                Some((path, id)) if self.bucket.has_parts() => end_upload(&self.bucket, &path, &id, &note).await?,
+                Some((path, id)) if self.bucket.has_parts() => {
+                    // One that cannot be ended now keeps its note for the next start.
+                    if let Err(error) = end_upload(&self.bucket, &path, &id, &note).await {
+                        tracing::warn!(%note, %error, "an upload of a former life could not be ended");
+                    }
+                }
                 _ => tracing::warn!(%note, "a note about an upload is not readable and stays"),
             }
         }

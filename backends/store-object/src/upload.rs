@@ -54,7 +54,7 @@ impl Inner {
             core.writing.is_pumping = true;
         }
         let (inner, attempt) = (self.clone(), attempt.clone());
-        self.tasks.spawn_to_end(async move { inner.pump(&attempt).await });
+        self.spawn(async move { inner.pump(&attempt).await });
     }
 
     async fn pump(&self, attempt: &Attempt) {
@@ -165,7 +165,7 @@ impl Inner {
                 done.is_complete = true;
             }
             let (inner, note) = (self.clone(), self.layout.upload(&self.node, self.life, *number));
-            self.tasks.spawn_to_end(async move {
+            self.spawn(async move {
                 if let Err(error) = inner.bucket.delete(std::slice::from_ref(&note)).await {
                     tracing::debug!(%error, "the note about a finished upload is left for the next start");
                 }
