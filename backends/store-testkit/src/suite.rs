@@ -245,15 +245,17 @@ macro_rules! conformance_suite {
     ($name:ident, $factory:expr) => {
         #[cfg(test)]
         mod $name {
-            #[allow(unused_imports, clippy::allow_attributes, reason = "the factory may need nothing from outside")]
-            use super::*;
+            fn factory() -> impl $crate::StoreFactory {
+                use super::*;
+                $factory
+            }
 
             #[test]
             fn not_applicable() {
-                $crate::suite::not_applicable($factory);
+                $crate::suite::not_applicable(factory());
             }
 
-            $crate::each_case! { emit_tests [$factory] }
+            $crate::each_case! { emit_tests [] }
         }
     };
 }
@@ -262,14 +264,11 @@ macro_rules! conformance_suite {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! emit_tests {
-    ([$factory:expr] $($module:ident { $($case:ident [$($need:ident),*])* })*) => {
+    ([] $($module:ident { $($case:ident [$($need:ident),*])* })*) => {
         $(mod $module {
-            #[allow(unused_imports, clippy::allow_attributes, reason = "the factory may need nothing from outside")]
-            use super::*;
-
             $(#[test]
             fn $case() {
-                $crate::suite::run($factory, &$crate::case_of!($module $case [$($need),*]));
+                $crate::suite::run(super::factory(), &$crate::case_of!($module $case [$($need),*]));
             })*
         })*
     };
@@ -401,6 +400,10 @@ macro_rules! each_case {
                 callers_that_leave_give_their_memory_back [Reserves, CountsHeld]
                 an_abort_that_races_leaves_nothing [CountsHeld]
                 many_partitions_side_by_side []
+            }
+            random {
+                random_sequences_match_the_model []
+                repeating_after_faults_keeps_everything_once []
             }
             limits {
                 subpartition_counts_around_powers_of_two []

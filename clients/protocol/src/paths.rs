@@ -1,0 +1,107 @@
+//! Route templates, as axum and OpenAPI write them, and the builder of concrete paths.
+
+use store_api::ids::{AttemptId, DatasetId, JobId, PartitionId, SubpartitionIndex};
+
+/// `GET`: alive.
+pub const HEALTHZ: &str = "/healthz";
+/// `GET`: ready to serve.
+pub const READYZ: &str = "/readyz";
+/// `GET`: Prometheus metrics.
+pub const METRICS: &str = "/metrics";
+/// `GET`: this node.
+pub const NODE: &str = "/v1/node";
+/// `POST`: stop admitting, finish, end.
+pub const DRAIN: &str = "/v1/admin/drain";
+/// `GET`: all jobs (admin).
+pub const JOBS: &str = "/v1/jobs";
+/// `PUT`, `GET`, `DELETE`: a job.
+pub const JOB: &str = "/v1/jobs/{job}";
+/// `POST`: renew the lease.
+pub const LEASE: &str = "/v1/jobs/{job}/lease";
+/// `POST`: states of many partitions.
+pub const AVAILABILITY: &str = "/v1/jobs/{job}/availability";
+/// `GET`: server-sent events.
+pub const EVENTS: &str = "/v1/jobs/{job}/events";
+/// `POST`: a checkpoint of the job is complete.
+pub const CHECKPOINT: &str = "/v1/jobs/{job}/checkpoints/{checkpoint}/complete";
+/// `GET`: the datasets of a job.
+pub const DATASETS: &str = "/v1/jobs/{job}/datasets";
+/// `PUT`, `GET`, `DELETE`: a dataset.
+pub const DATASET: &str = "/v1/jobs/{job}/datasets/{dataset}";
+/// `GET`: sealed partitions, paged.
+pub const PARTITIONS: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions";
+/// `POST`: batch read.
+pub const FETCH: &str = "/v1/jobs/{job}/datasets/{dataset}/fetch";
+/// `POST`: consumers' positions.
+pub const ACKNOWLEDGE: &str = "/v1/jobs/{job}/datasets/{dataset}/acknowledge";
+/// `GET`, `DELETE`: a partition.
+pub const PARTITION: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}";
+/// `POST`: open an attempt.
+pub const ATTEMPTS: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts";
+/// `GET`, `DELETE`: an attempt.
+pub const ATTEMPT: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts/{attempt}";
+/// `PUT`: raw append.
+pub const APPEND: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts/{attempt}/subpartitions/{subpartition}";
+/// `POST`: framed append.
+pub const FRAMES: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts/{attempt}/frames";
+/// `POST`: seal.
+pub const SEAL: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts/{attempt}/seal";
+/// `GET`, `HEAD`: the bytes of a subpartition.
+pub const READ: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/subpartitions/{subpartition}";
+
+/// Every route template.
+pub const ALL: [&str; 23] = [
+    HEALTHZ,
+    READYZ,
+    METRICS,
+    NODE,
+    DRAIN,
+    JOBS,
+    JOB,
+    LEASE,
+    AVAILABILITY,
+    EVENTS,
+    CHECKPOINT,
+    DATASETS,
+    DATASET,
+    PARTITIONS,
+    FETCH,
+    ACKNOWLEDGE,
+    PARTITION,
+    ATTEMPTS,
+    ATTEMPT,
+    APPEND,
+    FRAMES,
+    SEAL,
+    READ,
+];
+
+/// The path of a job. Ids need no escaping: their alphabet is safe in a URL.
+#[must_use]
+pub fn job(job: &JobId) -> String {
+    format!("/v1/jobs/{job}")
+}
+
+/// The path of a dataset.
+#[must_use]
+pub fn dataset(job: &JobId, dataset: &DatasetId) -> String {
+    format!("/v1/jobs/{job}/datasets/{dataset}")
+}
+
+/// The path of a partition.
+#[must_use]
+pub fn partition(job: &JobId, dataset: &DatasetId, partition: PartitionId) -> String {
+    format!("/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}")
+}
+
+/// The path of an attempt.
+#[must_use]
+pub fn attempt(job: &JobId, dataset: &DatasetId, partition: PartitionId, attempt: AttemptId) -> String {
+    format!("/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts/{attempt}")
+}
+
+/// The path of the bytes of a subpartition.
+#[must_use]
+pub fn read(job: &JobId, dataset: &DatasetId, partition: PartitionId, subpartition: SubpartitionIndex) -> String {
+    format!("/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/subpartitions/{subpartition}")
+}
