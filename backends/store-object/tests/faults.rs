@@ -1,5 +1,5 @@
 //! What the store makes of an object store that fails, lies, or is shared.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a panic is a failed test")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a panic is a failed test")]
 
 mod support;
 
