@@ -27,7 +27,7 @@ const NUDGE: Duration = Duration::from_millis(200);
 /// Keeps blocking partitions in local directories. Cheap to share.
 #[derive(Debug)]
 pub struct DiskStore {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// Counts a waiter for as long as it waits.
@@ -265,6 +265,8 @@ impl PartitionStore for DiskStore {
         }
         drop(permit);
         self.core.relieve(&attempt.account);
+        // An append into memory waits for nothing; a writer in a loop must not keep others out.
+        tokio::task::consume_budget().await;
         Ok(ack)
     }
 

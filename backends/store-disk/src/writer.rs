@@ -87,7 +87,7 @@ impl Core {
     }
 
     /// Writes out all that an attempt has in memory. Answers whether anything was freed.
-    async fn spill(&self, attempt: &Arc<Attempt>) -> Result<bool, StoreError> {
+    pub(crate) async fn spill(&self, attempt: &Arc<Attempt>) -> Result<bool, StoreError> {
         let _turn = attempt.turn.lock().await;
         let Some(run) = attempt.begin_spill() else { return Ok(false) };
         let mut files = attempt.inner.lock().files.clone();
