@@ -219,9 +219,12 @@ impl PartitionStore for DiskStore {
         if let Some(kind) = found.append_refusal() {
             return Err(refuse(kind));
         }
+        let core = self.core.clone();
         let budget_error = |error| {
             refuse(match error {
                 BudgetError::TooLarge { requested, limit } => StoreErrorKind::TooLarge { requested, limit },
+                // Nothing becomes free because nothing can be written out.
+                BudgetError::Exhausted { .. } if core.is_disk_full.load(Ordering::SeqCst) => StoreErrorKind::DiskFull,
                 BudgetError::Exhausted { retry_after } => StoreErrorKind::Overloaded { retry_after },
             })
         };
@@ -266,7 +269,7 @@ impl PartitionStore for DiskStore {
         drop(permit);
         self.core.relieve(&attempt.account);
         // An append into memory waits for nothing; a writer in a loop must not keep others out.
-        tokio::task::consume_budget().await;
+        tokio::task::coop::consume_budget().await;
         Ok(ack)
     }
 

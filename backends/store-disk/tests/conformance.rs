@@ -1,4 +1,5 @@
 //! The conformance suite of all stores, on directories that are opened again.
+#![expect(clippy::expect_used, reason = "a factory that cannot make a store fails its case")]
 
 use async_trait::async_trait;
 use forebay_store_disk::{Config, DiskStore, Environment};
