@@ -49,12 +49,14 @@
 //!
 //! This crate knows no backend. It is a dev-dependency only: it panics where a store is wrong.
 #![expect(clippy::panic, reason = "a case that fails panics, that is what it is for")]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "fixed names and counts of the cases; a panic is a failed case")]
+#![expect(clippy::expect_used, reason = "fixed names and counts of the cases; a panic is a failed case")]
 #![expect(clippy::indexing_slicing, reason = "cases cut the patterns that they made themselves")]
 #![expect(clippy::print_stderr, reason = "seeds and cases that do not apply are shown with the test's output")]
 
 pub mod conformance;
+pub mod fault_store;
 pub mod history;
+pub mod machine;
 pub mod model;
 pub mod model_store;
 pub mod scenario;
@@ -62,6 +64,7 @@ pub mod suite;
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use store_api::{DatasetKind, PartitionStore, SharedStore, StoreClass};
 
 /// A store under test and, if it has one, its medium.
@@ -168,6 +171,12 @@ pub trait StoreFactory: Send + Sync + 'static {
     /// How many rounds heavy cases make.
     fn pace(&self) -> Pace {
         Pace::Quick
+    }
+
+    /// How long the cases wait for what must come soon: a wake-up, the end of a seal, memory that is
+    /// given back.
+    fn patience(&self) -> Duration {
+        scenario::SOON
     }
 
     /// What of the trait the store answers for itself.

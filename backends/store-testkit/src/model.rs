@@ -133,6 +133,12 @@ impl Entry {
         self.lanes.values().map(|lane| lane.held.len() as u64).sum()
     }
 
+    /// Tail of a subpartition, 0 when nothing was written there.
+    #[must_use]
+    pub fn tail(&self, index: u32) -> u64 {
+        self.lanes.get(&index).map_or(0, Lane::tail)
+    }
+
     fn ended(&self) -> Option<StoreErrorKind> {
         match self.state {
             AttemptState::Aborted => Some(StoreErrorKind::Aborted),
@@ -155,7 +161,9 @@ impl Entry {
         AttemptTails { state: self.state, tails }
     }
 
-    fn table(&self) -> SubpartitionTable {
+    /// Lengths and digests of all that was written.
+    #[must_use]
+    pub fn table(&self) -> SubpartitionTable {
         let entries = self.lanes.iter().map(|(index, lane)| (SubpartitionIndex::new(*index), lane.digest));
         SubpartitionTable::new(self.spec.stored_subpartitions(), entries).unwrap_or_default()
     }

@@ -3,6 +3,7 @@
 //! The list stands once, in [`each_case`]; the tests of a backend and [`cases`] are both made from
 //! it, so that no case can be forgotten for one store.
 
+use crate::scenario::with_patience;
 use crate::{Instance, Pace, Reach, StoreFactory};
 use futures::future::BoxFuture;
 use rand::TryRng;
@@ -206,7 +207,7 @@ pub fn run_shared(factory: Arc<dyn StoreFactory>, case: &Case) -> bool {
         }
         let deadline = if is_long() { LONG_DEADLINE } else { CASE_DEADLINE };
         let clock = stage.clock();
-        let ended = within(clock.as_ref(), deadline, (case.body)(stage.clone())).await;
+        let ended = within(clock.as_ref(), deadline, with_patience(factory.patience(), (case.body)(stage.clone()))).await;
         assert!(ended.is_some(), "{} has not ended after {deadline:?}", case.name);
         assert!(stage.n_stores.load(Ordering::Relaxed) > 0, "{} asked for no store, so it says nothing", case.name);
         true
@@ -245,15 +246,17 @@ macro_rules! conformance_suite {
     ($name:ident, $factory:expr) => {
         #[cfg(test)]
         mod $name {
-            #[allow(unused_imports, clippy::allow_attributes, reason = "the factory may need nothing from outside")]
-            use super::*;
+            fn factory() -> impl $crate::StoreFactory {
+                use super::*;
+                $factory
+            }
 
             #[test]
             fn not_applicable() {
-                $crate::suite::not_applicable($factory);
+                $crate::suite::not_applicable(factory());
             }
 
-            $crate::each_case! { emit_tests [$factory] }
+            $crate::each_case! { emit_tests [] }
         }
     };
 }
@@ -262,14 +265,11 @@ macro_rules! conformance_suite {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! emit_tests {
-    ([$factory:expr] $($module:ident { $($case:ident [$($need:ident),*])* })*) => {
+    ([] $($module:ident { $($case:ident [$($need:ident),*])* })*) => {
         $(mod $module {
-            #[allow(unused_imports, clippy::allow_attributes, reason = "the factory may need nothing from outside")]
-            use super::*;
-
             $(#[test]
             fn $case() {
-                $crate::suite::run($factory, &$crate::case_of!($module $case [$($need),*]));
+                $crate::suite::run(super::factory(), &$crate::case_of!($module $case [$($need),*]));
             })*
         })*
     };
@@ -401,6 +401,10 @@ macro_rules! each_case {
                 callers_that_leave_give_their_memory_back [Reserves, CountsHeld]
                 an_abort_that_races_leaves_nothing [CountsHeld]
                 many_partitions_side_by_side []
+            }
+            random {
+                random_sequences_match_the_model []
+                repeating_after_faults_keeps_everything_once []
             }
             limits {
                 subpartition_counts_around_powers_of_two []

@@ -7,6 +7,7 @@ pub mod concurrency;
 pub mod lifecycle;
 pub mod limits;
 pub mod pipelined;
+pub mod random;
 pub mod read;
 pub mod recovery;
 pub mod release;
