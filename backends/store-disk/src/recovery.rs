@@ -198,6 +198,8 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
         open_files: OpenFiles::new(config.n_open_files),
         tasks: environment.tasks.clone(),
         is_closing: AtomicBool::new(false),
+        #[cfg(test)]
+        fails_sync: AtomicBool::new(false),
     };
     let budget = ByteBudget::new(config.write_budget_bytes, environment.clock.clone());
     let capabilities = Capabilities {
@@ -220,6 +222,7 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
         next_file: AtomicU64::new(0),
         is_spilling: AtomicBool::new(false),
         has_spill_failed: AtomicBool::new(false),
+        is_disk_full: AtomicBool::new(false),
         n_waiting: AtomicUsize::new(0),
         recovery: Mutex::new(Some(report)),
         unsettled: Mutex::new(Vec::new()),

@@ -27,7 +27,7 @@ const NUDGE: Duration = Duration::from_millis(200);
 /// Keeps blocking partitions in local directories. Cheap to share.
 #[derive(Debug)]
 pub struct DiskStore {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// Counts a waiter for as long as it waits.
@@ -73,13 +73,19 @@ impl DiskStore {
         self.core.registry.find(key).map_err(|kind| StoreError::new(kind, operation, key))
     }
 
-    async fn has_room(&self) -> bool {
+    /// Why no directory takes bytes now; `None` when one does. Full is not broken.
+    async fn room_refusal(&self) -> Option<StoreErrorKind> {
         let is_usable = |status: &DirectoryStatus| status.state == DirectoryState::Usable;
         if self.core.media.directories.statuses().iter().any(is_usable) {
-            return true;
+            return None;
         }
         let media = self.core.media.clone();
-        self.core.media.tasks.run_blocking(move || media.directories.choose(1).is_ok()).await.unwrap_or(false)
+        let chosen = self.core.media.tasks.run_blocking(move || media.directories.choose(1)).await;
+        match chosen {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.write_refusal()),
+            None => Some(StoreErrorKind::Closing),
+        }
     }
 
     async fn apply(&self, attempt: &Attempt, piece: &Piece, permit: &mut Permit) -> Result<(u64, u64), StoreError> {
@@ -219,16 +225,19 @@ impl PartitionStore for DiskStore {
         if let Some(kind) = found.append_refusal() {
             return Err(refuse(kind));
         }
+        let core = self.core.clone();
         let budget_error = |error| {
             refuse(match error {
                 BudgetError::TooLarge { requested, limit } => StoreErrorKind::TooLarge { requested, limit },
+                // Nothing becomes free because nothing can be written out.
+                BudgetError::Exhausted { .. } if core.is_disk_full.load(Ordering::SeqCst) => StoreErrorKind::DiskFull,
                 BudgetError::Exhausted { retry_after } => StoreErrorKind::Overloaded { retry_after },
             })
         };
         let account = found.account.clone();
         drop(found);
-        if !self.has_room().await {
-            return Err(refuse(StoreErrorKind::DiskFull));
+        if let Some(kind) = self.room_refusal().await {
+            return Err(refuse(kind));
         }
         match account.budget.try_reserve(bytes) {
             Ok(permit) => {
@@ -265,6 +274,8 @@ impl PartitionStore for DiskStore {
         }
         drop(permit);
         self.core.relieve(&attempt.account);
+        // An append into memory waits for nothing; a writer in a loop must not keep others out.
+        tokio::task::coop::consume_budget().await;
         Ok(ack)
     }
 
@@ -302,7 +313,12 @@ impl PartitionStore for DiskStore {
     }
 
     async fn stat(&self, attempt: &AttemptKey) -> Result<AttemptStat, StoreError> {
-        let (state, total_bytes) = self.find(attempt, Operation::Stat)?.stat();
+        let found = self.find(attempt, Operation::Stat).map_err(|error| match error.kind() {
+            // Below a fence, but never seen here: there is nothing to tell of it.
+            StoreErrorKind::Fenced { .. } => StoreError::new(StoreErrorKind::NotFound, Operation::Stat, attempt),
+            _ => error,
+        });
+        let (state, total_bytes) = found?.stat();
         Ok(AttemptStat { state, total_bytes, floors: Vec::new(), sent: Vec::new() })
     }
 
