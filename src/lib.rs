@@ -1,3 +1,4 @@
 //! The Forebay service.
 
 mod demo;
+pub mod service;
