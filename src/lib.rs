@@ -1,3 +1,6 @@
 //! The Forebay service.
 
+pub mod http;
+pub mod server;
 pub mod service;
+pub mod shutdown;

@@ -45,6 +45,11 @@ impl Refusal {
         Self::of(Problem { limit_bytes: Some(limit_bytes), ..Problem::new(ErrorCode::TooLarge, detail) })
     }
 
+    /// More than `limit` items in a list.
+    pub(crate) fn too_many(limit: u64) -> Self {
+        Self::new(ErrorCode::TooLarge, format!("it names more than {limit} items"))
+    }
+
     /// The same refusal that also names the next frame's sequence.
     pub(crate) fn expecting_sequence(mut self, sequence: u64) -> Self {
         self.problem.expected_sequence.get_or_insert(sequence);
@@ -136,9 +141,7 @@ const fn code_of(kind: &ServiceErrorKind) -> ErrorCode {
 fn with_members(problem: Problem, kind: &ServiceErrorKind) -> Problem {
     use ServiceErrorKind as K;
     match kind {
-        K::OffsetMismatch { expected } | K::ContentMismatch { expected } => {
-            Problem { expected_offset: Some(expected.get()), ..problem }
-        }
+        K::OffsetMismatch { expected } | K::ContentMismatch { expected } => Problem { expected_offset: Some(expected.get()), ..problem },
         K::SequenceMismatch { expected } => Problem { expected_sequence: Some(*expected), ..problem },
         K::JobOwned { epoch } => Problem { epoch: Some(epoch.get()), ..problem },
         K::OtherAttemptWon { winner } => Problem { attempt: Some(winner.to_string()), ..problem },
@@ -150,9 +153,7 @@ fn with_members(problem: Problem, kind: &ServiceErrorKind) -> Problem {
         K::OverQuota { quota_bytes, retry_after } => {
             Problem { limit_bytes: Some(*quota_bytes), retry_after_ms: Some(as_ms(*retry_after)), ..problem }
         }
-        K::Overloaded { retry_after } | K::Unavailable { retry_after } => {
-            Problem { retry_after_ms: Some(as_ms(*retry_after)), ..problem }
-        }
+        K::Overloaded { retry_after } | K::Unavailable { retry_after } => Problem { retry_after_ms: Some(as_ms(*retry_after)), ..problem },
         K::BadRequest { .. }
         | K::Unauthenticated
         | K::Forbidden

@@ -85,7 +85,9 @@ mod tests {
 
     #[test]
     fn what_is_not_one_byte_range_is_not_looked_at() {
-        for header in ["", "bytes", "bytes=", "bytes=-", "bytes=5-2", "bytes=a-b", "bytes=+1-2", "bytes=0-1,3-4", "items=0-1", "bytes=1 2-3"] {
+        for header in
+            ["", "bytes", "bytes=", "bytes=-", "bytes=5-2", "bytes=a-b", "bytes=+1-2", "bytes=0-1,3-4", "items=0-1", "bytes=1 2-3"]
+        {
             assert_eq!(wanted(header, 10), Wanted::Whole, "{header}");
         }
     }

@@ -82,8 +82,7 @@ impl Shared {
             tracing::debug!(%error, "the socket takes no options");
         }
         let state = Arc::new(ConnectionState::new(self.clock.clone()));
-        let limits =
-            IoLimits { write_stall: self.config.write_stall, linger: self.config.linger, linger_bytes: self.config.linger_bytes };
+        let limits = IoLimits { write_stall: self.config.write_stall, linger: self.config.linger, linger_bytes: self.config.linger_bytes };
         let io = GuardedIo::new(socket, limits, self.clock.clone(), state.clone());
         let Some(acceptor) = &self.tls else { return self.serve_http(io, peer, state).await };
         let handshake = within(self.clock.as_ref(), self.config.handshake_timeout, acceptor.accept(io));
@@ -101,9 +100,8 @@ impl Shared {
     async fn serve_http<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, io: I, peer: SocketAddr, state: Arc<ConnectionState>) {
         let router = self.router.clone();
         let request_state = state.clone();
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            answer(router.clone(), request, peer, request_state.clone())
-        });
+        let service =
+            hyper::service::service_fn(move |request: Request<Incoming>| answer(router.clone(), request, peer, request_state.clone()));
         let builder = self.builder();
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
         let (mut tick, mut idle_limit) = (self.config.head_timeout / 2, self.config.head_timeout);
