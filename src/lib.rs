@@ -4,3 +4,6 @@ pub mod http;
 pub mod server;
 pub mod service;
 pub mod shutdown;
+
+#[cfg(test)]
+mod test_time;

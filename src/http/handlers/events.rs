@@ -86,8 +86,10 @@ fn lines(
 mod tests {
     use super::*;
     use crate::service::EventKind;
+    use crate::test_time::hasten;
     use futures::stream;
-    use store_api::{JobId, NodeLife, SystemClock};
+    use store_api::clock::ManualClock;
+    use store_api::{JobId, NodeLife};
 
     fn event(sequence: u64) -> Event {
         Event {
@@ -115,13 +117,13 @@ mod tests {
         assert_eq!(text, "id: 00000000000000a1-7\nevent: released\ndata: {\"kind\":\"released\",\"job\":\"q1\"}\n\n");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn comments_are_sent_while_nothing_happens_and_the_end_of_the_server_ends_it() {
-        let shutdown = Shutdown::new();
+        let (clock, shutdown) = (Arc::new(ManualClock::new(0)), Shutdown::new());
         let events = stream::iter([event(1)]).chain(stream::pending()).boxed();
-        let mut lines = std::pin::pin!(lines(events, SystemClock::shared(), Duration::from_secs(15), shutdown.clone()));
+        let mut lines = std::pin::pin!(lines(events, clock.clone(), Duration::from_secs(15), shutdown.clone()));
         for expected in [":", "id", ":", ":"] {
-            let got = lines.next().await.unwrap_or_default();
+            let got = hasten(&clock, lines.next()).await.unwrap_or_default();
             assert!(got.starts_with(expected.as_bytes()), "{got:?}");
         }
         shutdown.begin();
