@@ -217,7 +217,6 @@ pub const ROUTES: &[(&str, &[&str])] = &[
 ];
 
 /// The routes.
-#[must_use]
 pub fn router(parts: ApiParts) -> Router {
     let api = Arc::new(Api::new(parts));
     let routes = routes(&api).fallback(middleware::unknown_route).method_not_allowed_fallback(middleware::method_not_allowed);
