@@ -1,5 +1,6 @@
 //! The Forebay service.
 
+mod demo;
 pub mod http;
 pub mod server;
 pub mod service;
