@@ -122,6 +122,8 @@ pub(crate) struct Core {
     pub(crate) is_spilling: AtomicBool,
     /// The last write-out failed.
     pub(crate) has_spill_failed: AtomicBool,
+    /// It failed because no directory has room.
+    pub(crate) is_disk_full: AtomicBool,
     pub(crate) n_waiting: AtomicUsize,
     pub(crate) recovery: Mutex<Option<RecoveryReport>>,
     pub(crate) unsettled: Mutex<Vec<Unsettled>>,

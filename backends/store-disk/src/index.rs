@@ -163,8 +163,11 @@ impl Index {
                 Err(oneshot::error::TryRecvError::Empty) => {}
             }
             let index = self.clone();
-            tasks.run_blocking(move || index.write_queued()).await;
+            let written = tasks.run_blocking(move || index.write_queued()).await;
             drop(turn);
+            if written.is_none() {
+                return Err(IndexError::broken("the write ended without an answer"));
+            }
         }
     }
 

@@ -222,6 +222,10 @@ mod tests {
         assert_eq!(BLOCK_BYTES, 65_536);
     }
 
+    fn size(n: u64) -> usize {
+        usize::try_from(n).unwrap()
+    }
+
     proptest! {
         #[test]
         fn any_range_is_cut_into_verified_reads_that_give_exactly_it(
@@ -231,7 +235,7 @@ mod tests {
             let mut file = Vec::new();
             let (mut regions, mut crcs, mut content) = (Vec::new(), Vec::new(), Vec::new());
             for (number, sizes) in runs.iter().enumerate() {
-                let pieces: Vec<Bytes> = sizes.iter().enumerate().map(|(at, size)| vec![(number * 16 + at) as u8; *size].into()).collect();
+                let pieces: Vec<Bytes> = sizes.iter().enumerate().map(|(at, size)| vec![u8::try_from(number * 16 + at).unwrap(); *size].into()).collect();
                 let bytes = pieces.concat();
                 if bytes.is_empty() { continue; }
                 let part = RunPart { subpartition: 3, start: content.len() as u64, length: bytes.len() as u64, pieces };
@@ -249,14 +253,14 @@ mod tests {
             let mut read = Vec::new();
             for extent in &found {
                 prop_assert!(extent.length <= max_bytes.max(BLOCK_BYTES));
-                let on_disk = Bytes::copy_from_slice(&file[extent.offset as usize..(extent.offset + extent.length) as usize]);
+                let on_disk = Bytes::copy_from_slice(&file[size(extent.offset)..size(extent.offset + extent.length)]);
                 read.extend_from_slice(&extent.verified(&on_disk).unwrap());
                 let mut damaged = on_disk.to_vec();
                 damaged[extent.wanted.start] ^= 1;
                 prop_assert_eq!(extent.verified(&damaged.into()), None);
                 prop_assert_eq!(extent.verified(&on_disk.slice(1..)), None);
             }
-            prop_assert_eq!(&read[..], &content[from as usize..to as usize]);
+            prop_assert_eq!(&read[..], &content[size(from)..size(to)]);
             let beyond = OffsetRange::new(Offset::new(from), Offset::new(content.len() as u64 + 1)).unwrap();
             prop_assert_eq!(extents(&regions, &crcs, beyond, max_bytes), None);
         }

@@ -220,6 +220,7 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
         next_file: AtomicU64::new(0),
         is_spilling: AtomicBool::new(false),
         has_spill_failed: AtomicBool::new(false),
+        is_disk_full: AtomicBool::new(false),
         n_waiting: AtomicUsize::new(0),
         recovery: Mutex::new(Some(report)),
         unsettled: Mutex::new(Vec::new()),

@@ -100,14 +100,7 @@ impl Registry {
         if tables.released.contains(&job) {
             return Err(StoreErrorKind::Released);
         }
-        let entry = tables.jobs.entry(job).or_insert_with(|| JobEntry {
-            account: Arc::new(JobAccount {
-                memory: AtomicU64::new(0),
-                disk: AtomicU64::new(0),
-                budget: self.budget.child(self.per_job_bytes),
-            }),
-            datasets: HashMap::new(),
-        });
+        let entry = tables.jobs.entry(job).or_insert_with(|| self.new_job());
         let dataset = entry.datasets.entry(key.partition.dataset.dataset.clone()).or_default();
         if dataset.is_released {
             return Err(StoreErrorKind::Released);
@@ -122,6 +115,12 @@ impl Registry {
         let attempt = Arc::new(make(entry.account.clone()));
         partition.attempts.insert(key.attempt, attempt.clone());
         Ok(attempt)
+    }
+
+    fn new_job(&self) -> JobEntry {
+        let budget = self.budget.child(self.per_job_bytes);
+        let account = Arc::new(JobAccount { memory: AtomicU64::new(0), disk: AtomicU64::new(0), budget });
+        JobEntry { account, datasets: HashMap::new() }
     }
 
     /// Marks a scope as released (or fenced) and answers all attempts that were inside.
@@ -143,7 +142,17 @@ impl Registry {
                 found.into_iter().collect()
             }
             ReleaseScope::GenerationsBelow { partition, by } => {
-                let Some(entry) = tables.partition(partition) else { return Vec::new() };
+                // A fence holds for attempts that were never seen here too.
+                let job = job_key(partition);
+                if tables.released.contains(&job) {
+                    return Vec::new();
+                }
+                let dataset = tables.jobs.entry(job).or_insert_with(|| self.new_job());
+                let dataset = dataset.datasets.entry(partition.dataset.dataset.clone()).or_default();
+                if dataset.is_released {
+                    return Vec::new();
+                }
+                let entry = dataset.partitions.entry(partition.partition).or_default();
                 if entry.fence.is_none_or(|fence| fence.generation < by.generation) {
                     entry.fence = Some(*by);
                 }

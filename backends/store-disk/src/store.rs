@@ -27,7 +27,7 @@ const NUDGE: Duration = Duration::from_millis(200);
 /// Keeps blocking partitions in local directories. Cheap to share.
 #[derive(Debug)]
 pub struct DiskStore {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// Counts a waiter for as long as it waits.
@@ -219,9 +219,12 @@ impl PartitionStore for DiskStore {
         if let Some(kind) = found.append_refusal() {
             return Err(refuse(kind));
         }
+        let core = self.core.clone();
         let budget_error = |error| {
             refuse(match error {
                 BudgetError::TooLarge { requested, limit } => StoreErrorKind::TooLarge { requested, limit },
+                // Nothing becomes free because nothing can be written out.
+                BudgetError::Exhausted { .. } if core.is_disk_full.load(Ordering::SeqCst) => StoreErrorKind::DiskFull,
                 BudgetError::Exhausted { retry_after } => StoreErrorKind::Overloaded { retry_after },
             })
         };
@@ -265,6 +268,8 @@ impl PartitionStore for DiskStore {
         }
         drop(permit);
         self.core.relieve(&attempt.account);
+        // An append into memory waits for nothing; a writer in a loop must not keep others out.
+        tokio::task::coop::consume_budget().await;
         Ok(ack)
     }
 

@@ -15,11 +15,16 @@ use bytes::Bytes;
 use futures::StreamExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use store_api::clock::within;
 use store_api::{LossCause, Operation, SealManifest, SealOutcome, StoreError, StoreErrorKind, SubpartitionTable, SyncLevel};
 use store_file::{FileError, FileErrorKind, FileOperation, FileWriter};
 
 /// Attempts that are written out side by side.
 const N_SPILLS: usize = 4;
+
+fn no_directory() -> FileError {
+    FileError::new(FileErrorKind::Io, FileOperation::Probe, std::path::Path::new(""))
+}
 
 impl Core {
     fn syncs(&self) -> bool {
@@ -56,7 +61,7 @@ impl Core {
                     let core = self.clone();
                     async move {
                         let is_needed = core.is_pressed() || Self::is_job_pressed(&attempt.account);
-                        if is_needed { core.spill(&attempt).await } else { Ok(false) }
+                        if is_needed { core.spill_in_time(attempt).await } else { Ok(false) }
                     }
                 })
                 .buffer_unordered(N_SPILLS);
@@ -66,10 +71,12 @@ impl Core {
                     Ok(freed) => {
                         has_freed |= freed;
                         if freed && self.has_spill_failed.swap(false, Ordering::SeqCst) {
+                            self.is_disk_full.store(false, Ordering::SeqCst);
                             tracing::info!("bytes are written out again");
                         }
                     }
                     Err(error) => {
+                        self.is_disk_full.store(*error.kind() == StoreErrorKind::DiskFull, Ordering::SeqCst);
                         // Said once, not with every try.
                         if !self.has_spill_failed.swap(true, Ordering::SeqCst) {
                             tracing::warn!(?error, "bytes stay in memory: they could not be written out");
@@ -86,8 +93,17 @@ impl Core {
         }
     }
 
+    /// As [`Core::spill`], but does not wait longer for a disk that hangs than for one that is busy:
+    /// the write goes on, and other attempts are written out meanwhile.
+    async fn spill_in_time(self: &Arc<Self>, attempt: Arc<Attempt>) -> Result<bool, StoreError> {
+        let core = self.clone();
+        let spilled = self.to_end(async move { core.spill(&attempt).await });
+        let patience = self.config.lane_patience;
+        within(self.environment.clock.as_ref(), patience, spilled).await.flatten().unwrap_or(Ok(false))
+    }
+
     /// Writes out all that an attempt has in memory. Answers whether anything was freed.
-    async fn spill(&self, attempt: &Arc<Attempt>) -> Result<bool, StoreError> {
+    pub(crate) async fn spill(&self, attempt: &Arc<Attempt>) -> Result<bool, StoreError> {
         let _turn = attempt.turn.lock().await;
         let Some(run) = attempt.begin_spill() else { return Ok(false) };
         let mut files = attempt.inner.lock().files.clone();
@@ -104,10 +120,12 @@ impl Core {
         let mut tries_left = self.media.directories.count();
         loop {
             let last = files.last().copied().filter(|file| !file.is_closed);
+            let directory = self.place(last.map(|file| file.directory), run.length).await?;
+            let last = last.filter(|file| file.directory == directory);
             let is_new = last.is_none();
             let target = match last {
                 Some(file) => file,
-                None => self.new_file(run.length).await?,
+                None => self.new_file(directory)?,
             };
             match self.write_to(target, is_new, run.pieces(), is_synced).await {
                 Ok((file, offset)) => {
@@ -136,12 +154,14 @@ impl Core {
         }
     }
 
-    async fn new_file(&self, length: u64) -> Result<OwnFile, FileError> {
+    async fn place(&self, preferred: Option<usize>, length: u64) -> Result<usize, FileError> {
         let media = self.media.clone();
-        let chosen = self.media.tasks.run_blocking(move || media.directories.choose(length)).await;
-        let ended = || FileError::new(FileErrorKind::Io, FileOperation::Probe, std::path::Path::new(""));
-        let directory = chosen.ok_or_else(ended)??;
-        let id = self.media.directory_ids.get(directory).copied().ok_or_else(ended)?;
+        let placed = self.media.tasks.run_blocking(move || media.directories.place(preferred, length)).await;
+        placed.unwrap_or_else(|| Err(no_directory()))
+    }
+
+    fn new_file(&self, directory: usize) -> Result<OwnFile, FileError> {
+        let id = self.media.directory_ids.get(directory).copied().ok_or_else(no_directory)?;
         let file = FileId { life: self.environment.life.get(), number: self.next_file.fetch_add(1, Ordering::Relaxed) };
         Ok(OwnFile { directory, span: FileSpan { directory: id, file, length: 0 }, synced: 0, is_named: false, is_closed: false })
     }

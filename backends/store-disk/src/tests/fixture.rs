@@ -89,7 +89,8 @@ pub(super) fn spec(n_subpartitions: u32) -> Arc<DatasetSpec> {
 
 /// Bytes that tell where they belong.
 pub(super) fn pattern(salt: u64, start: u64, length: u64) -> Bytes {
-    let byte = |at: u64| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(salt.wrapping_mul(0xD134_2543_DE82_EF95)) >> 32) as u8;
+    let mixed = |at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(salt.wrapping_mul(0xD134_2543_DE82_EF95));
+    let byte = |at: u64| mixed(at).to_le_bytes()[4];
     (start..start + length).map(byte).collect()
 }
 

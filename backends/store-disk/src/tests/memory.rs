@@ -103,6 +103,132 @@ async fn a_disk_without_room_refuses_new_bytes_and_serves_the_rest() {
     sealed(&store, &key(2, 0, 0), 1, 5000).await;
 }
 
+/// Mounts a small file system for one test; `None` (with the reason on the output) where that is
+/// not allowed.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<Self> {
+        let root = tempfile::tempdir().unwrap();
+        let mount = std::process::Command::new("mount");
+        let mounted = { mount }.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(root.path()).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(root)),
+            other => {
+                println!("skipped: no small file system can be mounted here: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_in_time_keeps_its_reserve_and_works_again_after_a_release() {
+    let Some(disk) = SmallDisk::mount("24m") else { return };
+    let mut fixture = Fixture::new();
+    fixture.config.data_dirs = vec![disk.0.path().join("one"), disk.0.path().join("two")];
+    fixture.config.index_dir = disk.0.path().join("index");
+    fixture.config.reserve_bytes = 8 << 20;
+    fixture.config.write_budget_bytes = 1 << 20;
+    let store = fixture.open();
+    let mut n_sealed = 0;
+    let refused = loop {
+        let attempt = key(n_sealed, 0, 0);
+        open(&store, &attempt, 1).await;
+        let patience = std::time::Duration::from_secs(2);
+        let mut outcome = Ok(());
+        for start in (0..1_000_000).step_by(250_000) {
+            match store.reserve(&attempt, 250_000, patience).await {
+                Ok(permit) => {
+                    let piece =
+                        Piece { subpartition: SubpartitionIndex::new(0), start: None, chunk: Chunk::new(pattern(0, start, 250_000)) };
+                    outcome = store.append(AppendRequest { attempt: attempt.clone(), pieces: vec![piece], permit }).await.map(drop);
+                }
+                Err(error) => outcome = Err(error),
+            }
+            if outcome.is_err() {
+                break;
+            }
+        }
+        if outcome.is_ok() {
+            outcome = store.prepare(PrepareRequest { attempt: attempt.clone(), expected: None }).await.map(drop);
+        }
+        match outcome {
+            Ok(()) => drop(store.publish(&attempt).await.unwrap()),
+            Err(error) => break error,
+        }
+        n_sealed += 1;
+        assert!(n_sealed < 24, "the disk has 24 MiB");
+    };
+    assert_eq!(*refused.kind(), StoreErrorKind::DiskFull, "{refused:?}");
+    assert!(n_sealed >= 8, "{n_sealed}");
+    let free = |path: &std::path::Path| {
+        let output = std::process::Command::new("df").args(["--output=avail", "-B1"]).arg(path).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().trim().parse::<u64>().unwrap()
+    };
+    assert!(free(disk.0.path()) >= 7 << 20, "the reserve is kept");
+    for number in 0..n_sealed {
+        assert_eq!(read(&store, &key(number, 0, 0), 0, 0, None).await.unwrap(), pattern(0, 0, 1_000_000));
+    }
+    store.abort(&key(n_sealed, 0, 0)).await.unwrap();
+    store.release(ReleaseScope::Attempt(key(0, 0, 0))).await.unwrap();
+    store.release(ReleaseScope::Attempt(key(1, 0, 0))).await.unwrap();
+    let attempt = key(100, 0, 0);
+    open(&store, &attempt, 1).await;
+    let bytes = pattern(0, 0, 200_000);
+    let clock = SystemClock::new();
+    while let Err(error) = put(&store, &attempt, 0, 0, bytes.clone()).await {
+        assert_eq!(*error.kind(), StoreErrorKind::DiskFull);
+        assert!(clock.monotonic() < PATIENCE, "room was made");
+        clock.sleep(std::time::Duration::from_millis(50)).await;
+    }
+    seal(&store, &attempt).await;
+    let (_store, report) = fixture.reopen(store).await;
+    assert_eq!(report.sealed.len() as u64, n_sealed - 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_was_full_works_again_once_there_is_room() {
+    let Some(disk) = SmallDisk::mount("16m") else { return };
+    let mut fixture = Fixture::new();
+    fixture.config.index_dir = disk.0.path().join("index");
+    let store = fixture.open();
+    sealed(&store, &key(0, 0, 0), 1, 1000).await;
+    let filler = disk.0.path().join("filler");
+    let _ = std::fs::write(&filler, vec![1; 16 << 20]);
+    let mut n_acknowledged = 1;
+    let mut refused = None;
+    for number in 1..2000 {
+        let attempt = key(number, 0, 0);
+        open(&store, &attempt, 100).await;
+        for index in 0..100 {
+            put(&store, &attempt, index, 0, pattern(0, 0, 10)).await.unwrap();
+        }
+        store.prepare(PrepareRequest { attempt: attempt.clone(), expected: None }).await.unwrap();
+        match store.publish(&attempt).await {
+            Ok(_) => n_acknowledged += 1,
+            Err(error) => {
+                refused = Some((attempt, error));
+                break;
+            }
+        }
+    }
+    let (attempt, error) = refused.expect("a full index takes no seals");
+    assert!(matches!(error.kind(), StoreErrorKind::DiskFull | StoreErrorKind::Unavailable { .. }), "{error:?}");
+    assert_eq!(read(&store, &key(0, 0, 0), 0, 0, None).await.unwrap(), pattern(0, 0, 1000), "reads go on");
+    std::fs::remove_file(&filler).unwrap();
+    assert!(matches!(store.publish(&attempt).await.unwrap(), SealOutcome::Won(_)));
+    n_acknowledged += 1;
+    let (_store, report) = fixture.reopen(store).await;
+    assert_eq!(report.sealed.len(), n_acknowledged);
+}
+
 #[tokio::test]
 async fn a_directory_that_fails_in_between_is_left_for_another() {
     let mut fixture = Fixture::new();

@@ -53,7 +53,10 @@ async fn every_acknowledged_append_is_in_the_seal() {
                     let mut at = 0;
                     loop {
                         match put(&store, &attempt, index, at, pattern(u64::from(index), at, 500)).await {
-                            Ok(_) => at += 500,
+                            Ok(_) => {
+                                at += 500;
+                                tokio::task::yield_now().await;
+                            }
                             Err(error) => {
                                 assert_eq!(*error.kind(), StoreErrorKind::AlreadySealed);
                                 return at;
@@ -199,7 +202,7 @@ async fn the_catalog_survives_a_reopen_and_scans_by_prefix() {
     catalog.delete("jobs/b").await.unwrap();
     catalog.delete("jobs/none").await.unwrap();
     assert_eq!(catalog.put("a b", Bytes::new(), Expect::Any).await.unwrap_err().kind().retry(), Retry::Never);
-    let large = Bytes::from(vec![0; store_api::catalog::MAX_VALUE_LENGTH + 1]);
+    let large = Bytes::from(vec![0; catalog::MAX_VALUE_LENGTH + 1]);
     assert!(matches!(catalog.put("a", large, Expect::Any).await.unwrap_err().kind(), StoreErrorKind::TooLarge { .. }));
     drop(catalog);
     let (store, _) = fixture.reopen(store).await;

@@ -96,6 +96,8 @@ struct Health {
     state: DirectoryState,
     space: Space,
     probed_at: Option<Duration>,
+    /// Since when somebody waits for the file system to answer.
+    probing_since: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -155,15 +157,21 @@ impl DirectorySet {
 
     /// A directory with room for `bytes` more: the one whose file system has most room, in turn
     /// among equals. Directories that are full or failed are passed over, and looked at again once
-    /// the probe interval has passed. Blocking (asks the system at most once per interval and
-    /// directory). Errors: `Full` when the usable ones have no room or all are full; otherwise the
-    /// state of the last failed one as `Io`.
+    /// the probe interval has passed. The room counts as taken until the system was asked again, so
+    /// that many writers do not all take the same. Blocking (asks the system at most once per
+    /// interval and directory). Errors: `Full` when the usable ones have no room or all are full;
+    /// otherwise the state of the last failed one as `Io`.
     pub fn choose(&self, bytes: u64) -> Result<usize, FileError> {
+        self.place(None, bytes)
+    }
+
+    /// As [`DirectorySet::choose`], but stays with `preferred` as long as that has room.
+    pub fn place(&self, preferred: Option<usize>, bytes: u64) -> Result<usize, FileError> {
         let mut best: Option<(u64, usize)> = None;
         let n_directories = self.directories.len().max(1);
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % n_directories;
+        let first = preferred.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed)) % n_directories;
         let mut refusal = FileError::new(FileErrorKind::Full, FileOperation::Probe, Path::new(""));
-        let mut has_room_problem = false;
+        let mut is_room_short = false;
         for step in 0..self.directories.len() {
             let index = (first + step) % n_directories;
             let Some(directory) = self.directories.get(index) else { continue };
@@ -171,21 +179,36 @@ impl DirectorySet {
             refusal.path.clone_from(&directory.path);
             match state {
                 DirectoryState::Usable if space.free_bytes >= bytes.max(1) => {
+                    if preferred == Some(index) {
+                        self.take_room(space.device, bytes);
+                        return Ok(index);
+                    }
                     if best.is_none_or(|(free, _)| space.free_bytes > free) {
                         best = Some((space.free_bytes, index));
                     }
                 }
-                DirectoryState::Usable | DirectoryState::Full => has_room_problem = true,
+                DirectoryState::Usable | DirectoryState::Full => is_room_short = true,
                 DirectoryState::Failed { reason } => refusal.source = Some(std::io::Error::other(reason)),
             }
         }
         if let Some((_, index)) = best {
+            let device = self.directories.get(index).map(|directory| directory.health.lock().space.device);
+            self.take_room(device.unwrap_or_default(), bytes);
             return Ok(index);
         }
-        if !has_room_problem {
+        if !is_room_short {
             refusal.kind = FileErrorKind::Io;
         }
         Err(refusal)
+    }
+
+    fn take_room(&self, device: u64, bytes: u64) {
+        for directory in &self.directories {
+            let mut health = directory.health.lock();
+            if health.space.device == device {
+                health.space.free_bytes = health.space.free_bytes.saturating_sub(bytes);
+            }
+        }
     }
 
     /// Room in all usable directories beyond the reserves, in bytes, each file system counted
@@ -274,21 +297,25 @@ impl DirectorySet {
         })
     }
 
+    /// State and room, asked anew when they are old. A file system that does not answer holds one
+    /// caller; others go on with what is known, and after the lane patience take it for failed.
     fn refresh(&self, directory: &Directory) -> (DirectoryState, Space) {
         let now = self.clock.monotonic();
-        let is_due = {
-            let mut health = directory.health.lock();
-            let is_due = health.probed_at.is_none_or(|at| now.saturating_sub(at) >= self.config.probe_interval);
-            if is_due {
-                // Others go on with what is known while this call asks.
-                health.probed_at = Some(now);
+        let mut health = directory.health.lock();
+        if let Some(since) = health.probing_since {
+            if now.saturating_sub(since) > self.config.lane_patience {
+                health.state = DirectoryState::Failed { reason: format!("{} does not answer", directory.path.display()) };
             }
-            is_due
-        };
-        if is_due && let Err(error) = self.probe(directory) {
-            directory.note(&error, now);
+        } else if health.probed_at.is_none_or(|at| now.saturating_sub(at) >= self.config.probe_interval) {
+            health.probing_since = Some(now);
+            drop(health);
+            let probed = self.probe(directory);
+            if let Err(error) = probed {
+                directory.note(&error, now);
+            }
+            health = directory.health.lock();
+            health.probing_since = None;
         }
-        let health = directory.health.lock();
         (health.state.clone(), health.space)
     }
 
@@ -317,7 +344,7 @@ impl DirectorySet {
 
 impl Directory {
     fn new(path: &Path, n_lanes: usize) -> Self {
-        let health = Health { state: DirectoryState::Usable, space: Space::default(), probed_at: None };
+        let health = Health { state: DirectoryState::Usable, space: Space::default(), probed_at: None, probing_since: None };
         Self {
             path: path.to_path_buf(),
             health: Mutex::new(health),

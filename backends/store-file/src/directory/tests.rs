@@ -77,6 +77,35 @@ fn the_reserve_is_not_given_out() {
 }
 
 #[test]
+fn room_that_was_given_out_is_not_given_out_again() {
+    let root = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(0));
+    let set = set(vec![root.path().join("a"), root.path().join("b")], &clock).unwrap();
+    let most = set.statuses().iter().map(|status| status.free_bytes).max().unwrap();
+    let chosen = set.choose(most).unwrap();
+    assert!(set.statuses().iter().all(|status| status.free_bytes < most / 2), "both lie on one file system");
+    assert_eq!(set.choose(most).unwrap_err().kind, FileErrorKind::Full);
+    assert_eq!(set.place(Some(chosen), most).unwrap_err().kind, FileErrorKind::Full);
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(set.place(Some(1), most / 2).unwrap(), 1, "asked anew, it stays where it was");
+    assert_eq!(set.place(Some(0), 1).unwrap(), 0);
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_holds_one_caller() {
+    let root = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(0));
+    let set = set(vec![root.path().join("a"), root.path().join("b")], &clock).unwrap();
+    // Somebody has asked and waits.
+    set.directories[0].health.lock().probing_since = Some(Duration::ZERO);
+    clock.advance(Duration::from_secs(31));
+    for _ in 0..4 {
+        assert_eq!(set.choose(1).unwrap(), 1);
+    }
+    assert!(matches!(set.statuses()[0].state, DirectoryState::Failed { .. }));
+}
+
+#[test]
 fn names_are_synced_together_and_each_call_by_a_later_sync() {
     let root = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(0));

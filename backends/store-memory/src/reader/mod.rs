@@ -47,17 +47,20 @@ impl Core {
         let subject = Subject::new(Operation::Read, &request.attempt);
         self.check_running(Operation::Read, &request.attempt)?;
         let attempt = self.registry.live(subject)?;
-        let subpartition = attempt.subpartition(request.subpartition, subject)?;
         let is_sealed = {
             let life = attempt.life();
             life.check_alive(subject)?;
-            matches!(life.state, AttemptState::Sealed | AttemptState::Lost)
+            is_final(life.state)
         };
         if !is_sealed && request.mode == ReadMode::Sealed {
             return Err(subject.refuse(StoreErrorKind::NotSealed));
         }
+        let subpartition = attempt.subpartition(request.subpartition, subject)?;
         let (floor, tail, digest) = subpartition.ask(|buffer, _| (buffer.floor(), buffer.tail(), buffer.digest()));
-        let range = clip_range(&request, floor, tail)?;
+        let range = clip_range(&request, floor, tail);
+        // An attempt that ends lets go of its bytes; that end is then the reason, not the floor.
+        attempt.life().check_alive(subject)?;
+        let range = range?;
         let (end, digest) = if is_sealed { (Some(range.end()), Some(digest)) } else { (None, None) };
         let reader = Reader { core: self.clone(), attempt, subpartition, position: request.start, request };
         Ok(ReadStream { start: range.start(), end, digest, chunks: reader.stream() })
@@ -115,10 +118,10 @@ impl Reader {
     /// Looks what is at the position, and moves on over what is taken.
     fn step(&mut self) -> Result<Step, StoreError> {
         self.core.check_running(Operation::Read, &self.request.attempt)?;
-        let is_final = {
+        let is_sealed = {
             let life = self.attempt.life();
             life.check_alive(self.subject())?;
-            matches!(life.state, AttemptState::Sealed | AttemptState::Lost)
+            is_final(life.state)
         };
         if self.request.end.is_some_and(|end| self.position >= end) {
             return Ok(Step::End);
@@ -140,8 +143,12 @@ impl Reader {
             looked
         });
         match looked {
-            Look::Below { floor } => Err(self.subject().refuse_at(StoreErrorKind::BelowFloor { floor }, self.request.subpartition)),
-            Look::AtTail => Ok(if is_final { Step::End } else { Step::Wait }),
+            Look::Below { floor } => {
+                // An attempt that ends lets go of its bytes; that end is then the reason.
+                self.attempt.life().check_alive(self.subject())?;
+                Err(self.subject().refuse_at(StoreErrorKind::BelowFloor { floor }, self.request.subpartition))
+            }
+            Look::AtTail => Ok(if is_sealed { Step::End } else { Step::Wait }),
             Look::Disk { extent, skip } => Ok(Step::Load(extent, skip)),
             Look::Memory { held, skip } => {
                 if self.attempt.retention == Retention::BestEffort && self.core.demands.is_any() {
@@ -188,6 +195,11 @@ impl Reader {
         self.position = next;
         Ok(bytes.slice(range))
     }
+}
+
+/// Whether no byte comes any more.
+const fn is_final(state: AttemptState) -> bool {
+    matches!(state, AttemptState::Sealed | AttemptState::Lost)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! Partitions are spread over shards by hash; a call that names a partition locks one shard, and
 //! only for a look-up. Attempts that ended leave a tombstone, so that a late call gets the answer
 //! that fits and nothing comes back to life; the oldest tombstones of a shard are forgotten when it
-//! has too many. A released dataset leaves one tombstone for all its attempts (up to the highest
-//! generation it had), a released job one for everything under it.
+//! has too many. A released job, whose incarnation is over for good, leaves one tombstone for
+//! everything under it.
 
 use crate::attempt::{Attempt, Ending};
 use crate::error::Subject;
@@ -88,42 +88,45 @@ impl Shard {
     fn end(&mut self, partition: &PartitionKey, ending: Ending, capacity: usize, picks: impl Fn(AttemptId) -> bool) -> Vec<Arc<Attempt>> {
         let mut ended = Vec::new();
         if let Some(attempts) = self.partitions.get_mut(partition) {
-            for (_, known) in attempts.by_id.iter_mut().filter(|(id, _)| picks(**id)) {
-                end_one(known, ending, &mut ended);
-            }
+            end_in(attempts, ending, picks, &mut ended);
         }
-        for attempt in &ended {
-            self.bury(Tombstone::Attempt(attempt.key.clone()), capacity);
-        }
+        self.bury_all(&ended, capacity);
         ended
     }
 
-    /// Ends everything under a scope and forgets the names: the scope has a tombstone of its own.
-    /// Returns the highest generation seen.
-    fn sweep(&mut self, covers: &impl Fn(&PartitionKey, u32) -> bool, ended: &mut Vec<Arc<Attempt>>) -> Option<u32> {
-        let mut highest = None;
+    /// Ends the attempts of one dataset, and remembers each.
+    fn end_dataset(&mut self, dataset: &DatasetKey, capacity: usize) -> Vec<Arc<Attempt>> {
+        let mut ended = Vec::new();
+        for (_, attempts) in self.partitions.iter_mut().filter(|(key, _)| key.dataset == *dataset) {
+            end_in(attempts, Ending::Released, |_| true, &mut ended);
+        }
+        self.bury_all(&ended, capacity);
+        ended
+    }
+
+    fn bury_all(&mut self, ended: &[Arc<Attempt>], capacity: usize) {
+        for attempt in ended {
+            self.bury(Tombstone::Attempt(attempt.key.clone()), capacity);
+        }
+    }
+
+    /// Ends everything of a job and forgets the names: the job has a tombstone of its own.
+    fn end_job(&mut self, job: &JobKey, ended: &mut Vec<Arc<Attempt>>) {
         self.partitions.retain(|key, attempts| {
-            attempts.by_id.retain(|id, known| {
-                let is_covered = covers(key, id.generation);
-                if is_covered {
-                    highest = highest.max(Some(id.generation));
-                    end_one(known, Ending::Released, ended);
-                }
-                !is_covered
-            });
-            if let Some(fence) = attempts.fence.filter(|fence| covers(key, fence.generation)) {
-                highest = highest.max(Some(fence.generation));
-                attempts.fence = None;
+            let is_inside = key.dataset.job == job.0 && key.dataset.incarnation == job.1;
+            if is_inside {
+                end_in(attempts, Ending::Released, |_| true, ended);
             }
-            !attempts.by_id.is_empty() || attempts.fence.is_some()
+            !is_inside
         });
         let partitions = &self.partitions;
-        self.tombstones.retain(|tombstone| match (tombstone, partitions.get(tombstone.partition())) {
-            (_, None) => false,
-            (Tombstone::Attempt(key), Some(attempts)) => attempts.by_id.contains_key(&key.attempt),
-            (Tombstone::Fence(_), Some(attempts)) => attempts.fence.is_some(),
-        });
-        highest
+        self.tombstones.retain(|tombstone| partitions.contains_key(tombstone.partition()));
+    }
+}
+
+fn end_in(attempts: &mut Attempts, ending: Ending, picks: impl Fn(AttemptId) -> bool, ended: &mut Vec<Arc<Attempt>>) {
+    for (_, known) in attempts.by_id.iter_mut().filter(|(id, _)| picks(**id)) {
+        end_one(known, ending, ended);
     }
 }
 
@@ -137,51 +140,29 @@ fn end_one(known: &mut Known, ending: Ending, ended: &mut Vec<Arc<Attempt>>) {
     }
 }
 
-/// Scopes that were released as a whole.
+type JobKey = (JobId, JobIncarnation);
+
+/// Jobs that were released as a whole, oldest first.
 #[derive(Debug, Default)]
-struct Scopes {
-    datasets: HashMap<DatasetKey, u32>,
-    jobs: HashSet<(JobId, JobIncarnation)>,
-    order: VecDeque<ReleaseScope>,
+struct Jobs {
+    released: HashSet<JobKey>,
+    order: VecDeque<JobKey>,
 }
 
-impl Scopes {
-    fn is_released(&self, key: &AttemptKey) -> bool {
+impl Jobs {
+    fn covers(&self, key: &AttemptKey) -> bool {
         let dataset = &key.partition.dataset;
-        let under_dataset = self.datasets.get(dataset).is_some_and(|highest| key.attempt.generation <= *highest);
-        under_dataset || self.jobs.contains(&(dataset.job.clone(), dataset.incarnation))
+        self.released.contains(&(dataset.job.clone(), dataset.incarnation))
     }
 
-    /// Returns the highest generation that is covered.
-    fn bury_dataset(&mut self, dataset: &DatasetKey, highest: u32, capacity: usize) -> u32 {
-        if let Some(known) = self.datasets.get_mut(dataset) {
-            *known = highest.max(*known);
-            return *known;
+    fn bury(&mut self, job: &JobKey, capacity: usize) {
+        if !self.released.insert(job.clone()) {
+            return;
         }
-        self.datasets.insert(dataset.clone(), highest);
-        self.remember(ReleaseScope::Dataset(dataset.clone()), capacity);
-        highest
-    }
-
-    /// Returns the highest generation that is covered: every one.
-    fn bury_job(&mut self, job: &JobId, incarnation: JobIncarnation, capacity: usize) -> u32 {
-        let is_under = |dataset: &DatasetKey| dataset.job == *job && dataset.incarnation == incarnation;
-        self.datasets.retain(|dataset, _| !is_under(dataset));
-        self.order.retain(|scope| !matches!(scope, ReleaseScope::Dataset(dataset) if is_under(dataset)));
-        if self.jobs.insert((job.clone(), incarnation)) {
-            self.remember(ReleaseScope::Job { job: job.clone(), incarnation }, capacity);
-        }
-        u32::MAX
-    }
-
-    fn remember(&mut self, scope: ReleaseScope, capacity: usize) {
-        self.order.push_back(scope);
+        self.order.push_back(job.clone());
         while self.order.len() > capacity {
-            match self.order.pop_front() {
-                Some(ReleaseScope::Dataset(dataset)) => drop(self.datasets.remove(&dataset)),
-                Some(ReleaseScope::Job { job, incarnation }) => drop(self.jobs.remove(&(job, incarnation))),
-                _ => {}
-            }
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.released.remove(&oldest);
         }
     }
 }
@@ -191,7 +172,7 @@ impl Scopes {
 pub(crate) struct Registry {
     shards: Vec<RwLock<Shard>>,
     spread: RandomState,
-    scopes: Mutex<Scopes>,
+    jobs: Mutex<Jobs>,
     capacity: usize,
     shard_capacity: usize,
 }
@@ -201,7 +182,7 @@ impl Registry {
     pub(crate) fn new(n_tombstones: usize) -> Self {
         let shards = std::iter::repeat_with(RwLock::default).take(N_SHARDS).collect();
         let shard_capacity = n_tombstones.div_ceil(N_SHARDS).max(16);
-        Self { shards, spread: RandomState::new(), scopes: Mutex::default(), capacity: n_tombstones.max(16), shard_capacity }
+        Self { shards, spread: RandomState::new(), jobs: Mutex::default(), capacity: n_tombstones.max(16), shard_capacity }
     }
 
     fn shard(&self, partition: &PartitionKey) -> Option<&RwLock<Shard>> {
@@ -215,7 +196,15 @@ impl Registry {
         let shard = self.shard(&key.partition)?.read();
         let found = shard.partitions.get(&key.partition).and_then(|attempts| attempts.find(key.attempt));
         drop(shard);
-        found.or_else(|| self.scopes.lock().is_released(key).then_some(Known::Ended(Ending::Released)))
+        found.or_else(|| self.jobs.lock().covers(key).then_some(Known::Ended(Ending::Released)))
+    }
+
+    /// The same for an attempt that was itself here: one that a fence refuses without having been
+    /// opened is not known.
+    pub(crate) fn find_own(&self, key: &AttemptKey) -> Option<Known> {
+        let own = |shard: &Shard| shard.partitions.get(&key.partition).and_then(|attempts| attempts.by_id.get(&key.attempt).cloned());
+        let found = self.shard(&key.partition).and_then(|shard| own(&shard.read()));
+        found.or_else(|| self.jobs.lock().covers(key).then_some(Known::Ended(Ending::Released)))
     }
 
     /// The live attempt. Errors: `NotFound`, `Fenced`, `Aborted`, `Released`.
@@ -233,7 +222,7 @@ impl Registry {
         if let Some(known) = shard.partitions.get(&key.partition).and_then(|attempts| attempts.find(key.attempt)) {
             return Some(known);
         }
-        if self.scopes.lock().is_released(key) {
+        if self.jobs.lock().covers(key) {
             return Some(Known::Ended(Ending::Released));
         }
         let made = Known::Live(make());
@@ -283,13 +272,9 @@ impl Registry {
     /// none of them takes an append or starts a read.
     pub(crate) fn release(&self, scope: &ReleaseScope) -> Vec<Arc<Attempt>> {
         match scope {
-            ReleaseScope::Job { job, incarnation } => {
-                let is_under = |key: &PartitionKey, _: u32| key.dataset.job == *job && key.dataset.incarnation == *incarnation;
-                self.sweep(&is_under, |scopes, _, capacity| scopes.bury_job(job, *incarnation, capacity))
-            }
+            ReleaseScope::Job { job, incarnation } => self.end_job(&(job.clone(), *incarnation)),
             ReleaseScope::Dataset(dataset) => {
-                let is_under = |key: &PartitionKey, _: u32| key.dataset == *dataset;
-                self.sweep(&is_under, |scopes, highest, capacity| scopes.bury_dataset(dataset, highest, capacity))
+                self.shards.iter().flat_map(|shard| shard.write().end_dataset(dataset, self.shard_capacity)).collect()
             }
             ReleaseScope::Partition(partition) => self.end_in(partition, Ending::Released, |_| true),
             ReleaseScope::Attempt(key) => self.end_in(&key.partition, Ending::Released, |id| id == key.attempt),
@@ -315,15 +300,12 @@ impl Registry {
         }
     }
 
-    fn sweep(&self, covers: &impl Fn(&PartitionKey, u32) -> bool, bury: impl FnOnce(&mut Scopes, u32, usize) -> u32) -> Vec<Arc<Attempt>> {
+    fn end_job(&self, job: &JobKey) -> Vec<Arc<Attempt>> {
+        // From here on nothing opens under the job; what is open by then, the shards know.
+        self.jobs.lock().bury(job, self.capacity);
         let mut ended = Vec::new();
-        let highest = self.shards.iter().filter_map(|shard| shard.write().sweep(covers, &mut ended)).max();
-        let Some(highest) = highest else { return ended };
-        let covered = bury(&mut self.scopes.lock(), highest, self.capacity);
-        // An attempt that was opened beside the first sweep is caught by the second; one that is
-        // opened later finds the tombstone.
         for shard in &self.shards {
-            shard.write().sweep(&|key, generation| generation <= covered && covers(key, generation), &mut ended);
+            shard.write().end_job(job, &mut ended);
         }
         ended
     }

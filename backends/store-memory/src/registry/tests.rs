@@ -68,34 +68,34 @@ fn a_fence_ends_lower_generations_and_those_that_come_late() {
 }
 
 #[test]
-fn a_released_dataset_leaves_one_tombstone_and_takes_a_higher_generation() {
-    let fixture = Fixture::new(1000);
+fn a_released_dataset_ends_what_it_has_and_nothing_else() {
+    let fixture = Fixture::new(10_000);
     for partition in 0..100 {
         fixture.open(&at("d", partition, 3, 0));
         fixture.open(&at("e", partition, 3, 0));
     }
     fixture.registry.abort(Subject::new(Operation::Abort, &at("d", 5, 3, 0))).unwrap();
     assert_eq!(fixture.registry.release(&ReleaseScope::Dataset(dataset("d"))).len(), 99);
-    assert_eq!((fixture.n_tombstones(), fixture.n_partitions()), (0, 100));
-    assert_eq!(fixture.ending(&at("d", 7, 3, 0)), Some(Ending::Released));
-    assert!(matches!(fixture.open(&at("d", 200, 3, 1)), Some(Known::Ended(Ending::Released))));
+    assert_eq!((fixture.n_tombstones(), fixture.n_partitions()), (100, 200));
+    assert_eq!(fixture.ending(&at("d", 5, 3, 0)), Some(Ending::Aborted));
+    assert!(matches!(fixture.open(&at("d", 7, 3, 0)), Some(Known::Ended(Ending::Released))));
     assert!(matches!(fixture.open(&at("d", 7, 4, 0)), Some(Known::Live(_))), "a producer that is run again");
-    assert!(fixture.registry.release(&ReleaseScope::Dataset(dataset("never"))).is_empty());
-    assert!(matches!(fixture.open(&at("never", 0, 0, 0)), Some(Known::Live(_))));
+    assert!(matches!(fixture.registry.find(&at("e", 7, 3, 0)), Some(Known::Live(_))));
 }
 
 #[test]
-fn a_released_job_takes_its_datasets_with_it_and_no_attempt_any_more() {
+fn a_released_job_forgets_what_was_under_it_and_takes_no_attempt_any_more() {
     let fixture = Fixture::new(1000);
     fixture.open(&at("d", 0, 0, 0));
     fixture.open(&at("e", 0, 0, 0));
     fixture.registry.release(&ReleaseScope::Dataset(dataset("d")));
     let scope = ReleaseScope::Job { job: job(), incarnation: JobIncarnation::new(1) };
     assert_eq!(fixture.registry.release(&scope).len(), 1);
-    assert!(fixture.registry.scopes.lock().datasets.is_empty());
+    assert_eq!((fixture.n_tombstones(), fixture.n_partitions()), (0, 0));
     for key in [at("d", 0, 0, 0), at("e", 0, 0, 0), at("f", 9, 9, 9)] {
         assert!(matches!(fixture.open(&key), Some(Known::Ended(Ending::Released))), "{key}");
     }
+    assert!(fixture.registry.release(&scope).is_empty());
 }
 
 #[test]
@@ -117,10 +117,8 @@ fn tombstones_are_bounded_and_the_oldest_are_forgotten() {
     assert!(fixture.ending(&at("d", 19_999, 1, 0)).is_some());
     assert!(fixture.registry.find(&at("d", 0, 1, 0)).is_none());
     for number in 0..5000 {
-        let name = format!("e{number}");
-        fixture.open(&at(&name, 0, 0, 0));
-        fixture.registry.release(&ReleaseScope::Dataset(dataset(&name)));
+        fixture.registry.release(&ReleaseScope::Job { job: job(), incarnation: JobIncarnation::new(number + 2) });
     }
-    let scopes = fixture.registry.scopes.lock();
-    assert_eq!((scopes.datasets.len(), scopes.order.len()), (1024, 1024));
+    let jobs = fixture.registry.jobs.lock();
+    assert_eq!((jobs.released.len(), jobs.order.len()), (1024, 1024));
 }

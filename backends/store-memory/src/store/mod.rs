@@ -218,7 +218,7 @@ impl PartitionStore for MemoryStore {
 
     async fn stat(&self, attempt: &AttemptKey) -> Result<AttemptStat, StoreError> {
         self.core.check_running(Operation::Stat, attempt)?;
-        match self.core.registry.find(attempt) {
+        match self.core.registry.find_own(attempt) {
             Some(Known::Live(found)) => Ok(stat_of(&found)),
             Some(Known::Ended(ending)) => Ok(AttemptStat { state: ending.state(), total_bytes: 0, floors: Vec::new(), sent: Vec::new() }),
             None => Err(Subject::new(Operation::Stat, attempt).refuse(StoreErrorKind::NotFound)),
