@@ -1,1 +1,3 @@
 //! The Forebay service.
+
+pub mod config;
