@@ -247,7 +247,7 @@ fn a_token_file_gives_its_first_line() {
 
 #[test]
 fn the_deployed_files_are_accepted() {
-    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/config");
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/config");
     let load_file = |name: &str| load(&Sources { file: Some(deploy.join(name)), ..Sources::default() }).unwrap();
     let prod = load_file("prod.toml");
     assert!(prod.auth.is_on() && prod.tls.is_on() && !prod.auth.insecure, "production has tokens and TLS on");
