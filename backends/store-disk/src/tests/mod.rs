@@ -1,0 +1,7 @@
+//! Claims about the store as a whole that its own files and index are needed for. What every store
+//! promises is checked by the conformance suite.
+
+mod crash;
+mod fixture;
+mod memory;
+mod publish;

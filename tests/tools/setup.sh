@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Installs the servers that the tests start.
+set -euo pipefail
