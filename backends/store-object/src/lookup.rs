@@ -50,7 +50,7 @@ impl Inner {
                 }
             }
             None => {
-                if let Some(kind) = self.registry.refusal(key) {
+                if let Some(kind) = self.registry.unknown(key) {
                     return Err(fail(kind));
                 }
             }
@@ -118,7 +118,8 @@ impl Inner {
         if let Some(attempt) = self.registry.find(key) {
             return Ok(attempt);
         }
-        if let Some(kind) = self.registry.refusal(key) {
+        let refusal = if operation == Operation::Open { self.registry.refusal(key) } else { self.registry.unknown(key) };
+        if let Some(kind) = refusal {
             return Err(StoreError::new(kind, operation, key));
         }
         let (sealed, path) = self.refresh(key, operation).await?;

@@ -23,11 +23,16 @@ struct Job {
 
 impl Job {
     fn refusal(&self, attempt: &AttemptKey) -> Option<StoreErrorKind> {
+        self.is_released(attempt).then_some(StoreErrorKind::Released).or_else(|| self.fenced(attempt))
+    }
+
+    fn is_released(&self, attempt: &AttemptKey) -> bool {
         let partition = &attempt.partition;
-        if self.is_released || self.datasets.contains(&partition.dataset.dataset) || self.partitions.contains(partition) {
-            return Some(StoreErrorKind::Released);
-        }
-        let fence = self.fences.get(partition).filter(|by| attempt.attempt.generation < by.generation);
+        self.is_released || self.datasets.contains(&partition.dataset.dataset) || self.partitions.contains(partition)
+    }
+
+    fn fenced(&self, attempt: &AttemptKey) -> Option<StoreErrorKind> {
+        let fence = self.fences.get(&attempt.partition).filter(|by| attempt.attempt.generation < by.generation);
         fence.map(|by| StoreErrorKind::Fenced { by: *by })
     }
 
@@ -60,9 +65,17 @@ impl Registry {
         jobs.jobs.get(&job_key(&key.partition.dataset))?.attempts.get(key).cloned()
     }
 
-    /// Why an attempt that is not known can be told off at once; `None` when it cannot.
+    /// Why an attempt cannot be opened; `None` when it can.
     pub(crate) fn refusal(&self, key: &AttemptKey) -> Option<StoreErrorKind> {
         self.jobs.lock().jobs.get(&job_key(&key.partition.dataset))?.refusal(key)
+    }
+
+    /// What is said of an attempt that this process does not know and need not look for: `NotFound`
+    /// in a released scope (whether it ever was is not known), `Fenced` below a fence.
+    pub(crate) fn unknown(&self, key: &AttemptKey) -> Option<StoreErrorKind> {
+        let jobs = self.jobs.lock();
+        let job = jobs.jobs.get(&job_key(&key.partition.dataset))?;
+        job.fenced(key).or_else(|| job.is_released(key).then_some(StoreErrorKind::NotFound))
     }
 
     /// The fence of a partition.
@@ -143,18 +156,10 @@ impl Registry {
         (below.cloned().collect(), is_new)
     }
 
-    /// Lets attempts of a scope go once nothing of them is left. The scope stays marked.
-    pub(crate) fn forget(&self, attempts: &[Arc<Attempt>]) {
-        let mut jobs = self.jobs.lock();
-        for attempt in attempts {
-            if let Some(job) = jobs.jobs.get_mut(&job_key(&attempt.key.partition.dataset)) {
-                job.attempts.remove(&attempt.key);
-                if job.is_released {
-                    job.datasets.clear();
-                    job.partitions.clear();
-                    job.fences.clear();
-                }
-            }
+    /// Lets everything of a released job go once nothing of it is left. It stays marked.
+    pub(crate) fn forget(&self, job: &JobId, incarnation: JobIncarnation) {
+        if let Some(job) = self.jobs.lock().jobs.get_mut(&(job.clone(), incarnation)) {
+            *job = Job { is_released: true, ..Job::default() };
         }
     }
 

@@ -72,7 +72,11 @@ impl Inner {
             ReleaseScope::Job { job, incarnation } => {
                 let attempts = self.registry.release_job(&job, incarnation);
                 let (prefix, marker) = (self.layout.job(&job, incarnation), self.layout.job_marker(&job, incarnation));
-                self.release_prefix(attempts, &prefix, &marker).await
+                let released = self.release_prefix(attempts, &prefix, &marker).await;
+                if released.is_ok() {
+                    self.registry.forget(&job, incarnation);
+                }
+                released
             }
             ReleaseScope::Dataset(key) => {
                 let attempts = self.registry.release_dataset(&key);
@@ -103,6 +107,7 @@ impl Inner {
     async fn release_prefix(&self, attempts: Vec<Arc<Attempt>>, prefix: &Path, marker: &Path) -> Result<ReleaseReport, BucketError> {
         let mut erasure = Erasure::default();
         let mut known: HashSet<Path> = HashSet::new();
+        let is_repeat = attempts.iter().all(|attempt| attempt.lock().is_erased);
         for attempt in &attempts {
             erasure.end(attempt, AttemptState::Released, None);
             known.insert(attempt.seal_path.clone());
@@ -120,13 +125,11 @@ impl Inner {
                 erasure.report.bytes = erasure.report.bytes.saturating_add(meta.size);
             }
         }
-        if !others.is_empty() || !attempts.is_empty() {
+        if !others.is_empty() || !is_repeat {
             self.bucket.put(marker, Bytes::from_static(b"1").into()).await?;
         }
         erasure.content.extend(others.into_iter().map(|meta| meta.location));
-        let report = self.carry_out(erasure).await?;
-        self.registry.forget(&attempts);
-        Ok(report)
+        self.carry_out(erasure).await
     }
 
     fn tombstone_generations(&self, erasure: &mut Erasure, key: &PartitionKey, generations: &BTreeSet<u32>, record: &Record) {
@@ -154,9 +157,7 @@ impl Inner {
             generations = self.walk(key, u32::MAX, &mut erasure).await?;
         }
         self.tombstone_generations(&mut erasure, key, &generations, &Record::Released);
-        let report = self.carry_out(erasure).await?;
-        self.registry.forget(&attempts);
-        Ok(report)
+        self.carry_out(erasure).await
     }
 
     async fn release_generations(&self, key: &PartitionKey, by: AttemptId) -> Result<ReleaseReport, BucketError> {

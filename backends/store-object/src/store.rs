@@ -178,7 +178,7 @@ impl ObjectStore {
     /// The attempt, for calls that must not wait for the object store.
     fn known(&self, key: &AttemptKey, operation: Operation) -> Result<Arc<Attempt>, StoreError> {
         self.inner.registry.find(key).ok_or_else(|| {
-            let kind = self.inner.registry.refusal(key).unwrap_or(StoreErrorKind::NotFound);
+            let kind = self.inner.registry.unknown(key).unwrap_or(StoreErrorKind::NotFound);
             StoreError::new(kind, operation, key)
         })
     }
@@ -334,9 +334,10 @@ impl PartitionStore for ObjectStore {
         match self.inner.find(attempt, Operation::Stat).await {
             Ok(sealed) => Ok(of(AttemptState::Sealed, sealed.manifest.table.total_bytes())),
             Err(error) => match error.kind() {
-                StoreErrorKind::Released => Ok(of(AttemptState::Released, 0)),
-                StoreErrorKind::Fenced { .. } => Ok(of(AttemptState::Fenced, 0)),
                 StoreErrorKind::Lost { .. } => Ok(of(AttemptState::Lost, 0)),
+                StoreErrorKind::Released | StoreErrorKind::Fenced { .. } => {
+                    Err(StoreError::new(StoreErrorKind::NotFound, Operation::Stat, attempt).with_source(error))
+                }
                 _ => Err(error),
             },
         }

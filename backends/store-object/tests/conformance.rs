@@ -1,4 +1,5 @@
 //! The store suite over memory, with and without uploads in parts, and over a directory.
+#![expect(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 use forebay_store_object::{Config, DirectoryConfig, Environment, ObjectStore, Parts, StoreConfig};
 use object_store::memory::InMemory;
