@@ -111,6 +111,8 @@ impl Core {
         let refuse = |kind| subject.refuse_at(kind, piece.subpartition);
         let limit = self.config.max_subpartition_bytes;
         let life = attempt.life();
+        // Looked at under the state, as `close` takes the state before it lets the bytes go.
+        self.check_running(Operation::Append, &attempt.key)?;
         life.check_open(subject)?;
         let applied = subpartition.change(|buffer, _| {
             let skip = match buffer.fit(piece.start, &piece.chunk, compared, limit) {

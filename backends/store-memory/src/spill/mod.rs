@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use store_api::clock::within;
 use store_api::{Chunk, LossCause, SharedClock, StoreErrorKind, TaskGroup};
 use store_file::{DirectoryConfig, DirectoryLock, DirectorySet, FileError, FileErrorKind, FileOperation, FileWriter, OpenFiles};
 use tokio::sync::Notify;
@@ -21,6 +23,10 @@ use tokio::sync::Notify;
 const SUFFIX: &str = "spill";
 /// Files kept open for reading. 256 leaves most of a usual limit of 1,024 descriptors to sockets.
 const N_OPEN: usize = 256;
+/// Longest wait for one read or write. A disk that takes longer hangs; what waits for it must not.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time that one call spends on removing files for others.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Files that no extent is in any more, and whom to tell.
 #[derive(Debug)]
@@ -76,6 +82,7 @@ pub(crate) struct Spill {
     pub(crate) config: SpillConfig,
     set: Arc<DirectorySet>,
     open: Arc<OpenFiles>,
+    clock: SharedClock,
     tasks: TaskGroup,
     next: AtomicU64,
     condemned: Arc<Condemned>,
@@ -89,12 +96,18 @@ impl Spill {
     /// file can be removed. Errors: those of [`DirectorySet::open`] and [`DirectoryLock::take`].
     pub(crate) async fn open(config: SpillConfig, clock: SharedClock, tasks: TaskGroup, kick: Arc<Notify>) -> Result<Self, FileError> {
         let directories = DirectoryConfig { reserve_bytes: config.reserve_bytes, ..DirectoryConfig::new(config.directories.clone()) };
-        let opened = tasks.run_blocking(move || open_directories(directories, clock)).await;
+        let opened = tasks
+            .run_blocking({
+                let clock = clock.clone();
+                move || open_directories(directories, clock)
+            })
+            .await;
         let (set, locks, n_stale) = opened.unwrap_or_else(|| Err(interrupted()))?;
         Ok(Self {
             config,
             set: Arc::new(set),
             open: Arc::new(OpenFiles::new(N_OPEN)),
+            clock,
             tasks,
             next: AtomicU64::new(0),
             condemned: Arc::new(Condemned { files: Mutex::default(), kick }),
@@ -114,14 +127,17 @@ impl Spill {
     pub(crate) async fn write(&self, current: &Mutex<Option<Arc<SpillFile>>>, chunks: &[Held]) -> Result<Vec<Extent<Place>>, FileError> {
         let pieces: Vec<Bytes> = chunks.iter().map(|held| held.bytes.clone()).collect();
         let n_bytes = chunks.iter().fold(0_u64, |sum, held| sum.saturating_add(held.length()));
-        let usable = current.lock().clone().filter(|file| file.writer.lock().is_some());
+        // A writer that is locked is in a write that hangs: nothing waits for it here.
+        let is_usable = |file: &Arc<SpillFile>| file.writer.try_lock().is_some_and(|writer| writer.is_some());
+        let usable = current.lock().clone().filter(is_usable);
         let file = match usable {
             Some(file) => file,
             None => self.create(n_bytes).await?,
         };
         *current.lock() = Some(file.clone());
         let (target, is_synced, file_bytes) = (file.clone(), self.config.is_synced, self.config.file_bytes);
-        let start = self.set.run(&self.tasks, file.directory, move || append(&target, &pieces, is_synced, file_bytes)).await?;
+        let work = move || append(&target, &pieces, is_synced, file_bytes);
+        let start = self.patiently(file.directory, self.set.run(&self.tasks, file.directory, work)).await?;
         let mut position = start;
         let place = |held: &Held| {
             let extent = Extent { start: held.start, length: held.length(), crc: held.crc, place: Place { file: file.clone(), position } };
@@ -133,15 +149,22 @@ impl Spill {
 
     async fn create(&self, n_bytes: u64) -> Result<Arc<SpillFile>, FileError> {
         let (set, number) = (self.set.clone(), self.next.fetch_add(1, Ordering::Relaxed));
-        let chosen = self.tasks.run_blocking(move || set.choose(n_bytes)).await;
-        let directory = chosen.unwrap_or_else(|| Err(interrupted()))?;
+        let chosen = within(self.clock.as_ref(), PATIENCE, self.tasks.run_blocking(move || set.choose(n_bytes))).await;
+        let directory = chosen.flatten().unwrap_or_else(|| Err(interrupted()))?;
         let path = self.set.path(directory).unwrap_or(Path::new("")).join(format!("{number}.{SUFFIX}"));
         let condemned = self.condemned.clone();
         let make = move || {
             let writer = FileWriter::create(&path)?;
             Ok(Arc::new(SpillFile { directory, path, writer: Mutex::new(Some(writer)), condemned }))
         };
-        self.set.run(&self.tasks, directory, make).await
+        self.patiently(directory, self.set.run(&self.tasks, directory, make)).await
+    }
+
+    /// Waits for work on a directory, but not for ever. Work that has begun goes on to its end.
+    async fn patiently<T>(&self, directory: usize, work: impl Future<Output = Result<T, FileError>>) -> Result<T, FileError> {
+        let path = self.set.path(directory).unwrap_or(Path::new(""));
+        let hangs = || Err(FileError::new(FileErrorKind::Busy, FileOperation::Probe, path));
+        within(self.clock.as_ref(), PATIENCE, work).await.unwrap_or_else(hangs)
     }
 
     /// Reads an extent back, in full, and checks it. Errors: `Lost` when the file is gone, ends too
@@ -151,7 +174,8 @@ impl Spill {
         let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
         // The place goes into the work, so that the file keeps its name as long as the read needs it.
         let work = move || open.open(&place.file.path)?.read_exact_at(place.position, length);
-        let read = self.set.run(&self.tasks, extent.place.file.directory, work).await;
+        let directory = extent.place.file.directory;
+        let read = self.patiently(directory, self.set.run(&self.tasks, directory, work)).await;
         let bytes = read.map_err(|error| ReadFailure { kind: error.read_refusal(), source: Box::new(error) })?;
         let checked = Chunk::verified(bytes, extent.crc);
         checked
@@ -159,17 +183,25 @@ impl Spill {
             .map_err(|mismatch| ReadFailure { kind: StoreErrorKind::Lost { cause: LossCause::Corruption }, source: Box::new(mismatch) })
     }
 
-    /// Removes the files that no extent is in any more. A file that cannot be removed is left to
-    /// the next start.
+    /// Removes the files that no extent is in any more, as far as that goes quickly. A file that
+    /// cannot be removed is left to the next start.
     pub(crate) async fn remove_condemned(&self) {
-        let condemned = std::mem::take(&mut *self.condemned.files.lock());
-        for (directory, path) in condemned {
-            let open = self.open.clone();
-            let removed = self.set.run(&self.tasks, directory, move || open.remove(&path)).await;
-            if let Err(error) = removed {
-                tracing::warn!(error = %error, "a spill file could not be removed");
+        let removal = async {
+            while let Some((directory, path)) = self.next_condemned() {
+                let open = self.open.clone();
+                let removed = self.set.run(&self.tasks, directory, move || open.remove(&path)).await;
+                if let Err(error) = removed {
+                    tracing::warn!(error = %error, "a spill file could not be removed");
+                }
             }
+        };
+        if within(self.clock.as_ref(), REMOVAL_PATIENCE, removal).await.is_none() {
+            tracing::warn!("removing spill files takes long; the rest follows later");
         }
+    }
+
+    fn next_condemned(&self) -> Option<(usize, PathBuf)> {
+        self.condemned.files.lock().pop()
     }
 }
 

@@ -267,7 +267,8 @@ impl PartitionStore for MemoryStore {
         self.core.is_closing.store(true, Ordering::SeqCst);
         self.core.kick.notify_one();
         for attempt in self.core.registry.all() {
-            attempt.wake_all();
+            // Waits out appends that are under way; later ones see that the store closes.
+            attempt.turn(|_| ());
             attempt.clear();
         }
         self.core.remove_condemned().await;

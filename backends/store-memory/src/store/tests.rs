@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rand::{RngExt, SeedableRng};
 use std::sync::atomic::AtomicUsize;
 use store_api::clock::ManualClock;
-use store_api::{AttemptId, AttemptState, DatasetKind, Digest, LossCause, ReadMode, SubpartitionIndex, SubpartitionTable};
+use store_api::{AttemptId, AttemptState, DatasetKind, Digest, LossCause, Piece, ReadMode, SubpartitionIndex, SubpartitionTable};
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -584,4 +584,193 @@ async fn a_store_that_is_dropped_ends_its_background_task() {
     assert_eq!(tasks.n_running(), 1);
     drop(store);
     until("the room maker ends", || tasks.n_running() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_writer_and_slow_groups_share_a_small_buffer_for_as_long_as_it_takes() {
+    let random_seed = seed();
+    let store = store(config(4000)).await;
+    let total = 400_000 * rounds(1) as u64;
+    let two = DatasetSpec { groups: vec![group("g"), group("h")], ..spec(Retention::UntilAcknowledged, 1) };
+    let one = Of::opened(&store, 0, two).await;
+    let readers: Vec<_> = ["g", "h"]
+        .into_iter()
+        .map(|name| {
+            let one = one.clone();
+            let mut random = rand::rngs::StdRng::seed_from_u64(random_seed ^ u64::from(name.as_bytes()[0]));
+            tokio::spawn(async move {
+                let (mut at, mut digest) = (0_u64, Digest::EMPTY);
+                while at < total {
+                    // A consumer that restarts goes back to what it acknowledged last.
+                    let until = at + random.random_range(1..3000);
+                    let request = one.request(0, at, Some(until), ReadMode::Tail { wait: Duration::from_millis(2) });
+                    let bytes = collect(one.store.read(request).await.unwrap()).await.unwrap();
+                    if random.random_bool(0.2) {
+                        continue;
+                    }
+                    digest = digest.followed_by(Digest::of(&bytes)).unwrap();
+                    at += bytes.len() as u64;
+                    one.acknowledge(name, &[(0, at)]).await.unwrap();
+                }
+                digest
+            })
+        })
+        .collect();
+    let mut start = 0;
+    while start < total {
+        let length = (start % 1777 + 1).min(total - start);
+        one.write(0, start, length).await.unwrap();
+        start += length;
+    }
+    let manifest = one.seal().await;
+    for reader in readers {
+        let digest = tokio::time::timeout(SOON, reader).await.expect("a reader hangs").unwrap();
+        assert_eq!(Some(digest), manifest.table.digest(index(0)));
+    }
+    assert_eq!((one.held().total(), store.reserved_bytes()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn appends_and_opens_that_race_with_a_close_leave_nothing() {
+    for round in 0..rounds(100) as u64 {
+        let store = store(config(1 << 20)).await;
+        let one = Of::opened(&store, 0, spec(Retention::UntilAcknowledged, 2)).await;
+        let writers: Vec<_> = (0..3)
+            .map(|writer| {
+                let one = one.clone();
+                tokio::spawn(async move {
+                    while one.put(writer % 2, None, Bytes::from_static(b"bytes"), SOON).await.is_ok() {}
+                    let mut late = one.clone();
+                    late.key = attempt_key(u64::from(writer) + 1);
+                    kind(late.open().await)
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_micros(round * 13 % 500)).await;
+        store.close().await.unwrap();
+        for writer in writers {
+            assert_eq!(tokio::time::timeout(SOON, writer).await.expect("a writer hangs").unwrap(), StoreErrorKind::Closing);
+        }
+        assert_eq!((one.held().total(), store.reserved_bytes()), (0, 0), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn attempts_that_open_beside_the_release_of_their_job_do_not_outlive_it() {
+    for round in 0..rounds(100) as u64 {
+        let store = store(config(1 << 20)).await;
+        let openers: Vec<_> = (0..4)
+            .map(|number| {
+                let mut one = Of { store: store.clone(), key: attempt_key(number), spec: Arc::new(spec(Retention::BestEffort, 1)) };
+                tokio::spawn(async move {
+                    for partition in 0..1000 {
+                        one.key = attempt_key(partition * 10 + number);
+                        if one.open().await.is_err() || one.put(0, None, Bytes::from_static(b"x"), SOON).await.is_err() {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_micros(round * 17 % 700)).await;
+        let scope = ReleaseScope::Job { job: job(), incarnation: JobIncarnation::new(1) };
+        store.release(scope.clone()).await.unwrap();
+        for opener in openers {
+            tokio::time::timeout(SOON, opener).await.expect("an opener hangs").unwrap();
+        }
+        assert_eq!((store.held(&job(), JobIncarnation::new(1)).total(), store.reserved_bytes()), (0, 0), "round {round}");
+        assert_eq!(store.release(scope).await.unwrap(), ReleaseReport::default());
+        assert!(store.core.accounts.all().is_empty(), "no account outlives its job");
+    }
+}
+
+#[tokio::test]
+async fn a_large_reservation_is_not_starved_by_small_ones() {
+    let store = store(config(1000)).await;
+    let one = Of::opened(&store, 0, spec(Retention::UntilAcknowledged, 1)).await;
+    let mut small: Vec<_> = Vec::new();
+    for _ in 0..10 {
+        small.push(store.reserve(&one.key, 100, SOON).await.unwrap());
+    }
+    let large = {
+        let one = one.clone();
+        tokio::spawn(async move { one.store.reserve(&one.key, 900, SOON).await })
+    };
+    until("it waits", || store.n_waiting() == 1).await;
+    for _ in 0..9 {
+        small.pop();
+        assert!(store.reserve(&one.key, 100, Duration::ZERO).await.is_err(), "what comes back is kept for the one in front");
+    }
+    assert_eq!(tokio::time::timeout(SOON, large).await.expect("it hangs").unwrap().unwrap().bytes(), 900);
+}
+
+#[tokio::test]
+async fn an_abandoned_subpartition_is_spilled_and_does_not_stop_the_others() {
+    let root = tempfile::tempdir().unwrap();
+    let store = store(spilling(8000, root.path())).await;
+    let one = Of::opened(&store, 0, spec(Retention::SinceCheckpoint, 4)).await;
+    for round in 0..20 {
+        for at in 0..4 {
+            one.write(at, round * 1000, 1000).await.unwrap();
+        }
+        let need: Vec<_> = (1..4).map(|at| (at, (round + 1) * 1000)).collect();
+        one.checkpoint(round, &need).await.unwrap();
+    }
+    assert_eq!(one.held().total(), 20_000, "only what nobody read is left");
+    assert_eq!(one.bytes_from(0, 0).await.unwrap(), pattern(0, 0, 20_000));
+    one.checkpoint(20, &[(0, 20_000)]).await.unwrap();
+    assert_eq!(one.held().total(), 0, "its reader is declared gone");
+}
+
+#[tokio::test]
+async fn pieces_before_a_refused_one_stay_and_the_rest_of_the_permit_goes_back() {
+    let store = store(config(1000)).await;
+    let one = Of::opened(&store, 0, spec(Retention::UntilAcknowledged, 2)).await;
+    let piece = |at, start: u64, length| Piece {
+        subpartition: index(at),
+        start: Some(Offset::new(start)),
+        chunk: store_api::Chunk::new(pattern(at, start, length)),
+    };
+    let permit = store.reserve(&one.key, 500, SOON).await.unwrap();
+    let pieces = vec![piece(0, 0, 100), piece(1, 0, 50), piece(0, 101, 100), piece(1, 50, 50)];
+    let refused = store.append(AppendRequest { attempt: one.key.clone(), pieces, permit }).await;
+    assert_eq!(kind(refused), StoreErrorKind::OffsetMismatch { expected: Offset::new(100) });
+    let tails = store.tails(&one.key).await.unwrap().tails;
+    assert_eq!(tails, [(index(0), Offset::new(100)), (index(1), Offset::new(50))]);
+    assert_eq!((store.reserved_bytes(), one.held().memory), (150, 150));
+    let late =
+        store.append(AppendRequest { attempt: one.key.clone(), pieces: vec![piece(0, 100, 1), piece(9, 0, 1)], permit: Permit::none() });
+    assert_eq!(kind(late.await), StoreErrorKind::NoSuchSubpartition { count: 2 });
+    assert_eq!(store.tails(&one.key).await.unwrap().tails[0], (index(0), Offset::new(101)));
+}
+
+#[tokio::test]
+async fn the_newest_sealed_attempt_is_found_when_the_engine_decides() {
+    let store = store(config(1000)).await;
+    let engine = Arc::new(DatasetSpec { arbitration: store_api::Arbitration::Engine, ..spec(Retention::BestEffort, 1) });
+    let of = |generation, attempt| {
+        let key = attempt_key(0).partition.attempt(AttemptId::new(generation, attempt));
+        Of { store: store.clone(), key, spec: engine.clone() }
+    };
+    for (generation, attempt) in [(1, 0), (1, 1), (2, 0)] {
+        of(generation, attempt).open().await.unwrap();
+    }
+    of(1, 0).seal().await;
+    let second = of(1, 1).seal().await;
+    let found = store.locate(&second.attempt.partition, &engine, 0).await.unwrap();
+    assert_eq!(found, Some(second), "an open attempt of a higher generation is not sealed content");
+    assert_eq!(store.locate(&attempt_key(0).partition, &engine, 2).await.unwrap(), None);
+    assert!(of(1, 0).bytes_from(0, 0).await.unwrap().is_empty(), "each is readable by its name");
+}
+
+#[tokio::test]
+async fn best_effort_broadcast_is_kept_until_every_consumer_has_read_it() {
+    let store = store(config(1000)).await;
+    let one = Of::opened(&store, 0, DatasetSpec { is_broadcast: true, ..spec(Retention::BestEffort, 3) }).await;
+    one.write(0, 0, 600).await.unwrap();
+    for n_read in 1..=3 {
+        assert!(store.reserve(&one.key, 600, Duration::ZERO).await.is_err(), "{n_read}");
+        assert_eq!(one.bytes_from(0, 0).await.unwrap().len(), 600);
+    }
+    assert!(store.reserve(&one.key, 600, Duration::ZERO).await.is_ok());
 }
