@@ -130,7 +130,7 @@ impl Drop for SmallDisk {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_in_time_keeps_its_reserve_and_works_again_after_a_release() {
-    let Some(disk) = SmallDisk::mount("24m") else { return };
+    let Some(disk) = SmallDisk::mount("64m") else { return };
     let mut fixture = Fixture::new();
     fixture.config.data_dirs = vec![disk.0.path().join("one"), disk.0.path().join("two")];
     fixture.config.index_dir = disk.0.path().join("index");
@@ -164,15 +164,20 @@ async fn a_full_disk_refuses_in_time_keeps_its_reserve_and_works_again_after_a_r
             Err(error) => break error,
         }
         n_sealed += 1;
-        assert!(n_sealed < 24, "the disk has 24 MiB");
+        if n_sealed == 1 {
+            // The log of the index takes its room with the first row; figures are 100 ms old at most.
+            SystemClock::new().sleep(std::time::Duration::from_millis(150)).await;
+        }
+        assert!(n_sealed < 64, "the disk has 64 MiB");
     };
     assert_eq!(*refused.kind(), StoreErrorKind::DiskFull, "{refused:?}");
-    assert!(n_sealed >= 8, "{n_sealed}");
+    // The log of the index takes about 20 MiB beforehand.
+    assert!(n_sealed >= 25, "{n_sealed}");
     let free = |path: &std::path::Path| {
         let output = std::process::Command::new("df").args(["--output=avail", "-B1"]).arg(path).output().unwrap();
         String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().trim().parse::<u64>().unwrap()
     };
-    assert!(free(disk.0.path()) >= 7 << 20, "the reserve is kept");
+    assert!(free(disk.0.path()) >= 7 << 20, "the reserve is kept, {} are left", free(disk.0.path()));
     for number in 0..n_sealed {
         assert_eq!(read(&store, &key(number, 0, 0), 0, 0, None).await.unwrap(), pattern(0, 0, 1_000_000));
     }

@@ -3,5 +3,6 @@
 
 mod crash;
 mod fixture;
+mod load;
 mod memory;
 mod publish;

@@ -36,8 +36,8 @@ pub struct DirectoryConfig {
     pub n_lanes: usize,
     /// Longest wait for a lane; after that the disk is said to be busy.
     pub lane_patience: Duration,
-    /// How long a full or failed directory is left alone before it is looked at again, and how
-    /// long a figure of free space is believed.
+    /// How long a full or failed directory is left alone before it is looked at again. The room of
+    /// a usable one is believed for a tenth of this.
     pub probe_interval: Duration,
 }
 
@@ -306,7 +306,7 @@ impl DirectorySet {
             if now.saturating_sub(since) > self.config.lane_patience {
                 health.state = DirectoryState::Failed { reason: format!("{} does not answer", directory.path.display()) };
             }
-        } else if health.probed_at.is_none_or(|at| now.saturating_sub(at) >= self.config.probe_interval) {
+        } else if health.probed_at.is_none_or(|at| now.saturating_sub(at) >= self.believed_for(&health.state)) {
             health.probing_since = Some(now);
             drop(health);
             let probed = self.probe(directory);
@@ -317,6 +317,14 @@ impl DirectorySet {
             health.probing_since = None;
         }
         (health.state.clone(), health.space)
+    }
+
+    /// Others write to the file system too, so the room of a usable directory is asked for often.
+    fn believed_for(&self, state: &DirectoryState) -> Duration {
+        match state {
+            DirectoryState::Usable => self.config.probe_interval / 10,
+            DirectoryState::Full | DirectoryState::Failed { .. } => self.config.probe_interval,
+        }
     }
 
     fn probe(&self, directory: &Directory) -> Result<(), FileError> {
