@@ -64,6 +64,7 @@ pub mod suite;
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use store_api::{DatasetKind, PartitionStore, SharedStore, StoreClass};
 
 /// A store under test and, if it has one, its medium.
@@ -170,6 +171,12 @@ pub trait StoreFactory: Send + Sync + 'static {
     /// How many rounds heavy cases make.
     fn pace(&self) -> Pace {
         Pace::Quick
+    }
+
+    /// How long the cases wait for what must come soon: a wake-up, the end of a seal, memory that is
+    /// given back.
+    fn patience(&self) -> Duration {
+        scenario::SOON
     }
 
     /// What of the trait the store answers for itself.

@@ -7,7 +7,7 @@
 //! release, the operation is skipped.
 
 use crate::model::{Answer, Model, Rules, is_inside};
-use crate::scenario::{Attempt, assert_nothing_held, attempt, collect, group, partition, piece, spec};
+use crate::scenario::{Attempt, assert_nothing_held, attempt, collect, group, partition, patience, piece, spec, with_patience};
 use crate::suite::Stage;
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
@@ -34,13 +34,26 @@ enum Stated {
     Wrong,
 }
 
+/// Where an append starts.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// At the tail, unsaid.
+    Unsaid,
+    /// At the tail, or so many bytes before it.
+    Back(u64),
+    /// So many bytes after the tail.
+    Beyond(u64),
+    /// At the highest offset there is.
+    Top,
+}
+
 /// One operation, on one of a few attempts.
 #[derive(Debug, Clone)]
 enum Op {
     /// Opens.
     Open(usize),
     /// Appends `length` bytes at `start`, at the tail if it is `None`; `is_other` flips a bit.
-    Append { slot: usize, lane: u32, start: Option<u64>, length: u64, is_other: bool },
+    Append { slot: usize, lane: u32, place: Place, length: u64, is_other: bool },
     /// Asks for the tails.
     Tails(usize),
     /// Prepares.
@@ -71,33 +84,44 @@ fn lengths() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0_u64..40, 1 => 60_000_u64..70_000]
 }
 
+fn places() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        2 => Just(Place::Unsaid),
+        4 => Just(Place::Back(0)),
+        4 => (0_u64..60).prop_map(Place::Back),
+        1 => (1_u64..60).prop_map(Place::Beyond),
+        1 => Just(Place::Top),
+    ]
+}
+
 fn starts() -> impl Strategy<Value = u64> {
-    prop_oneof![8 => 0_u64..160, 1 => 60_000_u64..70_000, 1 => Just(u64::MAX)]
+    prop_oneof![8 => 0_u64..160, 1 => 60_000_u64..70_000, 2 => Just(u64::MAX)]
 }
 
 /// An operation on one of `n_slots` attempts.
 fn op(n_slots: usize) -> impl Strategy<Value = Op> {
-    let slot = 0..n_slots;
+    // Most operations meet on two attempts; spread evenly they would seldom build on each other.
+    let slot = prop_oneof![5 => Just(0), 3 => Just(1), 2 => 0..n_slots];
     let stated = prop_oneof![Just(Stated::Nothing), Just(Stated::Right), Just(Stated::Wrong)];
-    let lane = 0..N_LANES + 1;
-    let is_other = prop::bool::weighted(0.1);
-    let place = (slot.clone(), lane.clone(), prop::option::weighted(0.6, starts()), lengths(), is_other);
+    let lane = prop_oneof![6 => Just(0_u32), 3 => 1..N_LANES, 1 => Just(N_LANES)];
+    let is_other = prop::bool::weighted(0.15);
+    let append = (slot.clone(), lane.clone(), places(), lengths(), is_other);
     prop_oneof![
-        4 => slot.clone().prop_map(Op::Open),
-        14 => place.prop_map(|(slot, lane, start, length, is_other)| Op::Append { slot, lane, start, length, is_other }),
-        2 => slot.clone().prop_map(Op::Tails),
-        4 => (slot.clone(), stated).prop_map(|(slot, stated)| Op::Prepare(slot, stated)),
-        4 => slot.clone().prop_map(Op::Publish),
+        8 => slot.clone().prop_map(Op::Open),
+        42 => append.prop_map(|(slot, lane, place, length, is_other)| Op::Append { slot, lane, place, length, is_other }),
+        6 => slot.clone().prop_map(Op::Tails),
+        6 => (slot.clone(), stated).prop_map(|(slot, stated)| Op::Prepare(slot, stated)),
+        6 => slot.clone().prop_map(Op::Publish),
         1 => slot.clone().prop_map(Op::Abort),
-        6 => (slot.clone(), lane.clone(), starts(), prop::option::of(starts()))
+        18 => (slot.clone(), lane.clone(), starts(), prop::option::of(starts()))
             .prop_map(|(slot, lane, start, end)| Op::Read { slot, lane, start, end }),
-        4 => (slot.clone(), lane.clone(), starts()).prop_map(|(slot, lane, start)| Op::Tail { slot, lane, start }),
-        2 => slot.clone().prop_map(Op::Stat),
-        1 => slot.clone().prop_map(Op::Manifest),
-        2 => (slot.clone(), lane).prop_map(|(slot, lane)| Op::Acknowledge(slot, lane)),
+        12 => (slot.clone(), lane.clone(), starts()).prop_map(|(slot, lane, start)| Op::Tail { slot, lane, start }),
+        4 => slot.clone().prop_map(Op::Stat),
+        3 => slot.clone().prop_map(Op::Manifest),
+        4 => (slot.clone(), lane).prop_map(|(slot, lane)| Op::Acknowledge(slot, lane)),
         1 => (slot.clone(), 0_u8..7).prop_map(|(slot, scope)| Op::Release(slot, scope)),
         1 => slot.prop_map(Op::Fence),
-        1 => Just(Op::Reopen),
+        2 => Just(Op::Reopen),
     ]
 }
 
@@ -192,7 +216,7 @@ impl Run {
     /// Makes the operation on both; `None` when it does not apply.
     async fn both(&mut self, op: &Op) -> Option<(Answer<Said>, Result<Said, StoreError>)> {
         match *op {
-            Op::Append { slot, lane, start, length, is_other } => Some(self.append(slot, lane, start, length, is_other).await),
+            Op::Append { slot, lane, place, length, is_other } => Some(self.append(slot, lane, place, length, is_other).await),
             Op::Read { slot, lane, start, end } => {
                 let modelled = self.model.read(&self.slots[slot], lane, start, end).map(|(bytes, _)| Said::Content(bytes));
                 Some((modelled, self.of(slot).read(lane, start, end).await.map(Said::Content)))
@@ -234,15 +258,21 @@ impl Run {
         &mut self,
         slot: usize,
         lane: u32,
-        start: Option<u64>,
+        place: Place,
         length: u64,
         is_other: bool,
     ) -> (Answer<Said>, Result<Said, StoreError>) {
         let one = self.of(slot);
-        let at = start.unwrap_or_else(|| self.model.entry(&one.key).map_or(0, |entry| entry.tail(lane)));
-        let mut bytes = BytesMut::from(one.bytes(lane, at.min(1 << 40), length).as_ref());
-        if let Some(last) = bytes.last_mut().filter(|_| is_other) {
-            *last ^= 1;
+        let tail = self.model.entry(&one.key).map_or(0, |entry| entry.tail(lane));
+        let (start, at) = match place {
+            Place::Unsaid => (None, tail),
+            Place::Back(by) => (Some(tail.saturating_sub(by)), tail.saturating_sub(by)),
+            Place::Beyond(by) => (Some(tail + by), tail + by),
+            Place::Top => (Some(u64::MAX), 0),
+        };
+        let mut bytes = BytesMut::from(one.bytes(lane, at, length).as_ref());
+        if let Some(first) = bytes.first_mut().filter(|_| is_other) {
+            *first ^= 1;
         }
         let one_piece = piece(lane, start, bytes.freeze());
         let modelled = self.model.append(&one.key, &one_piece).map(|(end, new_bytes)| Said::Ack(end, new_bytes));
@@ -406,26 +436,30 @@ fn shown(answer: &Answer<Said>) -> String {
 pub async fn compare(stage: Stage, seed: u64, n_runs: usize) {
     let work = TaskGroup::new();
     let runtime = tokio::runtime::Handle::current();
-    let n_slots = slots(stage.kind()).len();
+    let (n_slots, patience) = (slots(stage.kind()).len(), patience());
     let found = work.run_blocking(move || {
         let config = Config {
             cases: u32::try_from(n_runs).unwrap_or(u32::MAX),
             failure_persistence: None,
             max_shrink_iters: 400,
+            max_shrink_time: 20_000,
             ..Config::default()
         };
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         runner.run(&vec(op(n_slots), 1..60), |ops| {
-            runtime.block_on(async {
+            runtime.block_on(with_patience(patience, async {
                 let mut run = Run::new(&stage).await;
+                for slot in 0..2 {
+                    run.step(&Op::Open(slot)).await?;
+                }
                 for op in &ops {
                     run.step(op).await?;
                 }
                 run.finish().await;
                 Ok(())
-            })
+            }))
         })
     });
     match found.await.expect("the comparison does not panic") {

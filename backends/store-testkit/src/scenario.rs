@@ -17,10 +17,23 @@ use store_api::{
     SubpartitionTable, SystemClock,
 };
 
-/// Patience of a reservation that is expected to be granted.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest time for something that must come soon.
+/// Longest time for something that must come soon, unless the factory says another.
 pub const SOON: Duration = Duration::from_secs(10);
+
+tokio::task_local! {
+    static PATIENCE: Duration;
+}
+
+/// Longest time for something that must come soon, in the case that runs.
+#[must_use]
+pub fn patience() -> Duration {
+    PATIENCE.try_with(|patience| *patience).unwrap_or(SOON)
+}
+
+/// Runs a case in which "soon" means `patience`.
+pub async fn with_patience<T>(patience: Duration, case: impl Future<Output = T>) -> T {
+    PATIENCE.scope(patience, case).await
+}
 
 /// The job `name`.
 #[must_use]
@@ -167,7 +180,7 @@ impl Attempt {
     /// Reserves and appends pieces.
     pub async fn append(&self, pieces: Vec<Piece>) -> Result<AppendAck, StoreError> {
         let total = pieces.iter().map(|piece| piece.chunk.length()).sum();
-        let permit = self.store.reserve(&self.key, total, PATIENCE).await?;
+        let permit = self.store.reserve(&self.key, total, patience() * 2).await?;
         self.store.append(AppendRequest { attempt: self.key.clone(), pieces, permit }).await
     }
 
@@ -285,20 +298,20 @@ pub fn table(count: u32, contents: &[(u32, Bytes)]) -> SubpartitionTable {
     SubpartitionTable::new(count, entries).expect("the cases state tables that are tables")
 }
 
-/// Waits until `condition` holds, at most [`SOON`]. Panics with `what` after that.
+/// Waits until `condition` holds, at most [`patience`]. Panics with `what` after that.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let clock = SystemClock::shared();
-    let until = clock.monotonic() + SOON;
+    let until = clock.monotonic() + patience();
     while !condition().await {
-        assert!(clock.monotonic() < until, "not after {SOON:?}: {what}");
+        assert!(clock.monotonic() < until, "not after {:?}: {what}", patience());
         clock.sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Waits for `future` at most [`SOON`]. Panics with `what` after that.
+/// Waits for `future` at most [`patience`]. Panics with `what` after that.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let clock = SystemClock::new();
-    within(&clock, SOON, future).await.unwrap_or_else(|| panic!("not after {SOON:?}: {what}"))
+    within(&clock, patience(), future).await.unwrap_or_else(|| panic!("not after {:?}: {what}", patience()))
 }
 
 /// Waits until nothing is held for the usual job in its incarnation 1.

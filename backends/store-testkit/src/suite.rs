@@ -3,6 +3,7 @@
 //! The list stands once, in [`each_case`]; the tests of a backend and [`cases`] are both made from
 //! it, so that no case can be forgotten for one store.
 
+use crate::scenario::with_patience;
 use crate::{Instance, Pace, Reach, StoreFactory};
 use futures::future::BoxFuture;
 use rand::TryRng;
@@ -206,7 +207,7 @@ pub fn run_shared(factory: Arc<dyn StoreFactory>, case: &Case) -> bool {
         }
         let deadline = if is_long() { LONG_DEADLINE } else { CASE_DEADLINE };
         let clock = stage.clock();
-        let ended = within(clock.as_ref(), deadline, (case.body)(stage.clone())).await;
+        let ended = within(clock.as_ref(), deadline, with_patience(factory.patience(), (case.body)(stage.clone()))).await;
         assert!(ended.is_some(), "{} has not ended after {deadline:?}", case.name);
         assert!(stage.n_stores.load(Ordering::Relaxed) > 0, "{} asked for no store, so it says nothing", case.name);
         true

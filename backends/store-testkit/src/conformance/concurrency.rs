@@ -2,7 +2,7 @@
 
 use crate::history::{History, Record};
 use crate::scenario::{
-    Attempt, SOON, assert_nothing_held, attempt, beside, cancelled_after, collect, dataset, is_gone, mix, refused, soon, spec,
+    Attempt, assert_nothing_held, attempt, beside, cancelled_after, collect, dataset, is_gone, mix, patience, refused, soon, spec,
 };
 use crate::suite::{Stage, seed};
 use bytes::Bytes;
@@ -295,7 +295,7 @@ pub async fn callers_that_leave_give_their_memory_back(stage: Stage) {
     let instance = stage.fresh_small().await;
     let clock = stage.clock();
     let probe = Attempt::opened(&instance.store, attempt(1 << 40, 0, 0), spec(stage.kind(), 1)).await;
-    let StoreErrorKind::TooLarge { limit, .. } = refused(probe.store.reserve(&probe.key, u64::MAX, SOON).await) else {
+    let StoreErrorKind::TooLarge { limit, .. } = refused(probe.store.reserve(&probe.key, u64::MAX, patience()).await) else {
         panic!("what can never be granted is too large")
     };
     let length = (limit / 4).min(probe.store.capabilities().max_chunk_bytes);
@@ -307,7 +307,7 @@ pub async fn callers_that_leave_give_their_memory_back(stage: Stage) {
         cancelled_after(&clock, polls(2), one.prepare()).await;
         soon("the abort", one.store.abort(&one.key)).await.expect("an unsealed attempt can be aborted");
     }
-    let _all = probe.store.reserve(&probe.key, limit, SOON).await.expect("the whole budget is there at the end");
+    let _all = probe.store.reserve(&probe.key, limit, patience()).await.expect("the whole budget is there at the end");
     probe.store.abort(&probe.key).await.expect("it can be aborted");
     assert_nothing_held(&instance.store).await;
 }

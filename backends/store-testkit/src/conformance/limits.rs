@@ -1,7 +1,7 @@
 //! Counts, sizes and budgets.
 
 use crate::assert_refused;
-use crate::scenario::{Attempt, SOON, assert_nothing_held, assert_same, attempt, beside, group, held_bytes, piece, spec};
+use crate::scenario::{Attempt, assert_nothing_held, assert_same, attempt, beside, group, held_bytes, patience, piece, spec};
 use crate::suite::Stage;
 use bytes::Bytes;
 use std::time::Duration;
@@ -78,7 +78,7 @@ pub async fn a_reservation_over_the_budget_is_refused_at_once(stage: Stage) {
     assert!(limit <= stage.small_budget_bytes(), "one request cannot get more than the budget");
     let patient = one.store.reserve(&one.key, limit + 1, Duration::from_secs(3600));
     assert_refused!(crate::scenario::soon("the refusal", patient).await, StoreErrorKind::TooLarge { .. });
-    let permit = one.store.reserve(&one.key, limit, SOON).await.expect("all of it can be reserved");
+    let permit = one.store.reserve(&one.key, limit, patience()).await.expect("all of it can be reserved");
     assert!(permit.bytes() >= limit);
 }
 
@@ -89,7 +89,7 @@ pub async fn an_exhausted_budget_says_when_to_try_again(stage: Stage) {
     let one = Attempt::opened(&instance.store, attempt(0, 0, 0), spec(stage.kind(), 1)).await;
     let limit = limit_of(&one).await;
     for _ in 0..3 {
-        let all = one.store.reserve(&one.key, limit, SOON).await.expect("all of it can be reserved");
+        let all = one.store.reserve(&one.key, limit, patience()).await.expect("all of it can be reserved");
         let waits = one.store.reserve(&one.key, limit, Duration::from_millis(30));
         let kind = crate::scenario::refused(crate::scenario::soon("the refusal", waits).await);
         let StoreErrorKind::Overloaded { retry_after } = kind else { panic!("a full budget is an overload, not {kind:?}") };
@@ -106,21 +106,21 @@ pub async fn waiters_are_served_and_leave_nothing_behind(stage: Stage) {
     let limit = limit_of(&one).await;
     let clock = stage.clock();
     for _ in 0..stage.rounds(20) {
-        let all = one.store.reserve(&one.key, limit, SOON).await.expect("all of it can be reserved");
+        let all = one.store.reserve(&one.key, limit, patience()).await.expect("all of it can be reserved");
         for n_polls in 1..4 {
-            let left = crate::scenario::cancelled_after(&clock, n_polls, one.store.reserve(&one.key, limit, SOON)).await;
+            let left = crate::scenario::cancelled_after(&clock, n_polls, one.store.reserve(&one.key, limit, patience())).await;
             assert!(left.is_none(), "nothing is free");
         }
         let waiter = beside({
             let one = one.clone();
-            async move { one.store.reserve(&one.key, limit, SOON).await.map(|permit| permit.bytes()) }
+            async move { one.store.reserve(&one.key, limit, patience()).await.map(|permit| permit.bytes()) }
         });
         tokio::task::yield_now().await;
         drop(all);
         let got = waiter.await.expect("the waiter").expect("what was given back is granted");
         assert!(got >= limit);
     }
-    let _all = one.store.reserve(&one.key, limit, SOON).await.expect("the whole budget is there at the end");
+    let _all = one.store.reserve(&one.key, limit, patience()).await.expect("the whole budget is there at the end");
 }
 
 /// Refused appends give their reservation back.
@@ -142,7 +142,7 @@ pub async fn refused_appends_give_their_memory_back(stage: Stage) {
     one.store.abort(&one.key).await.expect("it can be aborted");
     assert_nothing_held(&instance.store).await;
     let two = Attempt::opened(&instance.store, attempt(1, 0, 0), spec(stage.kind(), 1)).await;
-    let _all = two.store.reserve(&two.key, limit, SOON).await.expect("the whole budget is there at the end");
+    let _all = two.store.reserve(&two.key, limit, patience()).await.expect("the whole budget is there at the end");
 }
 
 /// Appends, aborts and releases bring the whole budget back in the end.
@@ -168,7 +168,7 @@ pub async fn the_whole_budget_comes_back(stage: Stage) {
         }
         instance.store.release(ReleaseScope::Partition(one.key.partition.clone())).await.expect("it can be released");
     }
-    let _all = probe.store.reserve(&probe.key, limit, SOON).await.expect("the whole budget is there at the end");
+    let _all = probe.store.reserve(&probe.key, limit, patience()).await.expect("the whole budget is there at the end");
 }
 
 fn one_chunk(of: &Attempt) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::assert_refused;
 use crate::scenario::{
-    Attempt, SOON, assert_nothing_held, assert_same, attempt, beside, collect, group, is_gone, mix, partition, soon, spec,
+    Attempt, assert_nothing_held, assert_same, attempt, beside, collect, group, is_gone, mix, partition, patience, soon, spec,
 };
 use crate::suite::{Stage, seed};
 use bytes::Bytes;
@@ -447,7 +447,7 @@ pub async fn best_effort_drops_only_what_was_read(stage: Stage) {
     }
     let unread = soon("a read", tail_of(&one, 0, unread_from, Duration::ZERO)).await.expect("unread bytes are held");
     assert_same(&unread, &one.bytes(0, unread_from, at - unread_from));
-    let room = one.store.reserve(&one.key, length, SOON).await.expect("what was read makes room");
+    let room = one.store.reserve(&one.key, length, patience()).await.expect("what was read makes room");
     assert!(room.bytes() >= length);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::fault_store::{FaultPlan, FaultStore};
 use crate::history::{History, RECORD_LENGTH, Record};
-use crate::scenario::{Attempt, PATIENCE, attempt, beside, piece, soon, spec};
+use crate::scenario::{Attempt, attempt, beside, patience, piece, soon, spec};
 use crate::suite::{Stage, seed};
 use crate::{assert_refused, machine};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ async fn write_with_retries(one: Attempt, history: Arc<History>, writer: u32, n_
         let record = Record { tag, subpartition: writer, writer, number };
         let start = number * RECORD_LENGTH as u64;
         retried("an append", || async {
-            let permit = one.store.reserve(&one.key, RECORD_LENGTH as u64, PATIENCE).await?;
+            let permit = one.store.reserve(&one.key, RECORD_LENGTH as u64, patience() * 2).await?;
             let pieces = vec![piece(writer, Some(start), record.encode())];
             one.store.append(AppendRequest { attempt: one.key.clone(), pieces, permit }).await
         })
