@@ -128,7 +128,12 @@ impl Metrics {
         r.register("seals", "Attempts that became the sealed content of their partition", self.seals.clone());
         r.register_with_unit("sealed", "Bytes sealed", Unit::Bytes, self.sealed_bytes.clone());
         r.register("open_readers", "Reads under way, those that wait for bytes included", self.open_readers.clone());
-        r.register_with_unit("request", "Time from the head of a request to the head of its answer", Unit::Seconds, self.request_seconds.clone());
+        r.register_with_unit(
+            "request",
+            "Time from the head of a request to the head of its answer",
+            Unit::Seconds,
+            self.request_seconds.clone(),
+        );
         r.register("answers", "Answers by route and status", self.answers.clone());
         r.register_with_unit("answer_body", "Bytes of answers' bodies", Unit::Bytes, self.answer_bytes.clone());
         r.register("requests_in_flight", "Requests under way", self.requests_in_flight.clone());
@@ -170,7 +175,11 @@ impl Metrics {
     /// A read has begun or ended.
     pub fn reader(&self, class: &'static str, has_begun: bool) {
         let readers = self.open_readers.get_or_create(&ByClass { class });
-        if has_begun { readers.inc() } else { readers.dec() };
+        if has_begun {
+            readers.inc()
+        } else {
+            readers.dec()
+        };
     }
 
     /// A request has been answered. `route` is the template of the route, never the path.

@@ -57,7 +57,8 @@ fn check_access(config: &Config, found: &mut Vec<String>) {
         found.push("tls.certificate and tls.key: both or none".to_owned());
     }
     let listen = config.http.listen;
-    if !listen.ip().is_loopback() && !auth.insecure && !(auth.is_on() && config.tls.is_on()) {
+    let is_protected = auth.is_on() && config.tls.is_on();
+    if !(listen.ip().is_loopback() || auth.insecure || is_protected) {
         found.push(format!(
             "http.listen: {listen} can be reached by others and needs an admin token and TLS (auth.admin_token_file, tls.certificate, \
              tls.key); auth.insecure = true accepts it without"

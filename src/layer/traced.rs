@@ -30,7 +30,7 @@ impl Traced {
         Self { inner, class }
     }
 
-    fn note<T>(&self, operation: &'static str, subject: &dyn Display, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+    fn note<T>(&self, operation: &'static str, subject: &(dyn Display + Sync), outcome: Result<T, StoreError>) -> Result<T, StoreError> {
         match &outcome {
             Ok(_) => tracing::trace!(class = self.class, operation, subject = %subject, "store call"),
             Err(error) if needs_operator(error.kind()) => {
