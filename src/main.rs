@@ -1,3 +1,5 @@
 //! The `forebay` binary.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    forebay::cli::main()
+}

@@ -1,0 +1,81 @@
+//! The commands of the binary.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `serve` | runs a node |
+//! | `config` | prints, checks and shows configurations |
+//!
+//! # Exit codes
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | refused or failed |
+//! | 2 | the command line or the configuration is wrong; nothing was begun |
+//! | 3 | what was asked for is not there: never existed, released, expired, lost |
+
+mod config;
+mod outcome;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+pub use outcome::{Failure, FailureKind};
+
+use clap::{Parser, Subcommand};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Keeps the intermediate results of data engines, so that a restarted consumer re-reads instead of
+/// making the engine compute again.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, after_help = EXIT_CODES)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 not there (never existed, released, \
+                          expired, lost)";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a node until SIGTERM or SIGINT
+    Serve(serve::ServeArguments),
+    /// Prints, checks and shows configurations
+    Config(config::ConfigArguments),
+}
+
+/// Runs the command of this process's command line. Everything goes through the answer: nothing
+/// ends the process in between, so that what is held is let go of.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match CommandLine::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are errors to the parser and go to standard output; nobody is left to
+            // tell when that is closed.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { FailureKind::Usage.code() } else { 0 });
+        }
+    };
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr().lock(), "forebay: {failure}");
+            ExitCode::from(failure.kind.code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Config(arguments) => config::run(&arguments),
+    }
+}
+
+/// A runtime for one command. Errors: the system gives no threads.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.map_err(|error| Failure::failed(format!("no runtime: {error}")))
+}
