@@ -34,8 +34,8 @@ struct PartitionEntry {
 #[derive(Debug, Default)]
 struct DatasetEntry {
     is_released: bool,
-    /// What was inside when it was released.
-    ended: HashSet<(PartitionId, AttemptId)>,
+    /// What was inside when it was released, and how it ended.
+    ended: HashMap<(PartitionId, AttemptId), StoreErrorKind>,
     partitions: HashMap<PartitionId, PartitionEntry>,
 }
 
@@ -71,16 +71,16 @@ impl Registry {
         Self { budget, per_job_bytes, tables: Mutex::new(Tables::default()) }
     }
 
-    /// The attempt, in whatever state. Errors: `Released` for what was in a released dataset,
-    /// `Fenced`, `NotFound` (also for what was in a released job: that is forgotten).
+    /// The attempt, in whatever state. Errors: `Released` or how else it ended for what was in a
+    /// released dataset, `Fenced`, `NotFound` (also for what was in a released job: that is forgotten).
     pub(crate) fn find(&self, key: &AttemptKey) -> Result<Arc<Attempt>, StoreErrorKind> {
         let tables = self.tables.lock();
         let job = job_key(&key.partition);
         let Some(entry) = tables.jobs.get(&job) else { return Err(StoreErrorKind::NotFound) };
         let Some(dataset) = entry.datasets.get(&key.partition.dataset.dataset) else { return Err(StoreErrorKind::NotFound) };
         if dataset.is_released {
-            let was_here = dataset.ended.contains(&(key.partition.partition, key.attempt));
-            return Err(if was_here { StoreErrorKind::Released } else { StoreErrorKind::NotFound });
+            let end = dataset.ended.get(&(key.partition.partition, key.attempt));
+            return Err(end.cloned().unwrap_or(StoreErrorKind::NotFound));
         }
         let Some(partition) = dataset.partitions.get(&key.partition.partition) else { return Err(StoreErrorKind::NotFound) };
         match (partition.attempts.get(&key.attempt), partition.fence) {
@@ -104,7 +104,8 @@ impl Registry {
         let entry = tables.jobs.entry(job).or_insert_with(|| self.new_job());
         let dataset = entry.datasets.entry(key.partition.dataset.dataset.clone()).or_default();
         if dataset.is_released {
-            return Err(StoreErrorKind::Released);
+            let end = dataset.ended.get(&(key.partition.partition, key.attempt));
+            return Err(end.cloned().unwrap_or(StoreErrorKind::Released));
         }
         let partition = dataset.partitions.entry(key.partition.partition).or_default();
         if let Some(attempt) = partition.attempts.get(&key.attempt) {
@@ -134,7 +135,13 @@ impl Registry {
                 let dataset = entry.datasets.entry(key.dataset.clone()).or_default();
                 dataset.is_released = true;
                 let attempts = attempts_of(std::mem::take(&mut dataset.partitions).into_values());
-                dataset.ended.extend(attempts.iter().map(|attempt| (attempt.key.partition.partition, attempt.key.attempt)));
+                let end = |attempt: &Attempt| match attempt.end_kind() {
+                    // The first end stays.
+                    Some(kind @ (StoreErrorKind::Fenced { .. } | StoreErrorKind::Aborted)) => kind,
+                    _ => StoreErrorKind::Released,
+                };
+                let name = |attempt: &Attempt| (attempt.key.partition.partition, attempt.key.attempt);
+                dataset.ended.extend(attempts.iter().map(|attempt| (name(attempt), end(attempt))));
                 attempts
             }
             ReleaseScope::Partition(key) => {
