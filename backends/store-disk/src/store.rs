@@ -314,8 +314,10 @@ impl PartitionStore for DiskStore {
 
     async fn stat(&self, attempt: &AttemptKey) -> Result<AttemptStat, StoreError> {
         let found = self.find(attempt, Operation::Stat).map_err(|error| match error.kind() {
-            // Below a fence, but never seen here: there is nothing to tell of it.
-            StoreErrorKind::Fenced { .. } => StoreError::new(StoreErrorKind::NotFound, Operation::Stat, attempt),
+            // Below a fence but never seen here, or in a dataset that is gone: nothing to tell of it.
+            StoreErrorKind::Fenced { .. } | StoreErrorKind::Released | StoreErrorKind::Aborted => {
+                StoreError::new(StoreErrorKind::NotFound, Operation::Stat, attempt)
+            }
             _ => error,
         });
         let (state, total_bytes) = found?.stat();
