@@ -16,7 +16,7 @@
 
 pub mod cli;
 pub mod config;
-mod demo;
+pub mod demo;
 pub mod http;
 pub mod layer;
 pub mod metrics;

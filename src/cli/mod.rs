@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `serve` | runs a node |
 //! | `config` | prints, checks and shows configurations |
+//! | `demo` | the main job: a real shuffle by real processes, with faults |
 //!
 //! # Exit codes
 //! | code | meaning |
@@ -43,6 +44,14 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Prints, checks and shows configurations
     Config(config::ConfigArguments),
+    /// Runs a real shuffle on real input, undisturbed and with faults, and prints what each cost
+    Demo(crate::demo::DemoArguments),
+    /// A worker of the demo
+    #[command(hide = true)]
+    DemoWorker {
+        /// What to do, as JSON
+        instruction: String,
+    },
 }
 
 /// Runs the command of this process's command line. Everything goes through the answer: nothing
@@ -71,7 +80,14 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Config(arguments) => config::run(&arguments),
+        Command::Demo(arguments) => wait_for(crate::demo::run(arguments)),
+        Command::DemoWorker { instruction } => wait_for(crate::demo::run_worker(&instruction)),
     }
+}
+
+/// Runs a part of the demo.
+fn wait_for(work: impl Future<Output = Result<(), crate::demo::DemoError>>) -> Result<(), Failure> {
+    runtime()?.block_on(work).map_err(|error| Failure::failed(error.to_string()))
 }
 
 /// A runtime for one command. Errors: the system gives no threads.

@@ -62,9 +62,8 @@ impl Node {
             .args(["--listen", listen])
             .arg("--data-dir")
             .arg(&plan.data_dir)
-            .arg("--object-dir")
-            .arg(&plan.object_dir)
-            .args(["--memory", &plan.memory_bytes.to_string()])
+            .args(["--set", &format!("object.directory.path={}", plan.object_dir.display())])
+            .args(["--set", &format!("node.memory={}", plan.memory_bytes)])
             .arg("--ready-file")
             .arg(&ready_file)
             .stdin(Stdio::null())
@@ -151,7 +150,11 @@ impl Worker {
     }
 
     /// Reads on until an event of interest. Errors: the worker ended first.
-    pub(crate) async fn wait_for(&mut self, clock: &SharedClock, is_wanted: impl Fn(&WorkerEvent) -> bool) -> Result<WorkerEvent, DemoError> {
+    pub(crate) async fn wait_for(
+        &mut self,
+        clock: &SharedClock,
+        is_wanted: impl Fn(&WorkerEvent) -> bool,
+    ) -> Result<WorkerEvent, DemoError> {
         while let Some(event) = self.next_event(clock).await? {
             if is_wanted(&event) {
                 return Ok(event);
