@@ -275,7 +275,7 @@ async fn read_sealed(spec: &WorkerSpec, job: &JobHandle, consumption: &mut Consu
 /// the result is there.
 async fn follow(spec: &WorkerSpec, job: &JobHandle, consumption: &mut Consumption) -> Result<(), DemoError> {
     let subpartition = SubpartitionIndex::new(spec.index);
-    let mut ends = Vec::new();
+    let (mut ends, mut life) = (Vec::new(), String::new());
     for table in Table::ALL {
         for producer in 0..spec.n_producers {
             let mut decoder = BlockDecoder::default();
@@ -284,6 +284,7 @@ async fn follow(spec: &WorkerSpec, job: &JobHandle, consumption: &mut Consumptio
                 consumption.take(spec, table, &mut decoder, &bytes).await?;
             }
             decoder.finish()?;
+            life = tail.node_life().map_or(life, str::to_owned);
             let position = Position {
                 partition: u64::from(producer),
                 subpartition: spec.index,
@@ -295,7 +296,7 @@ async fn follow(spec: &WorkerSpec, job: &JobHandle, consumption: &mut Consumptio
     }
     for table in Table::ALL {
         let positions = ends.iter().filter(|(of, _)| *of == table).map(|(_, position)| position.clone()).collect();
-        dataset(job, table)?.acknowledge("default", positions).await?;
+        dataset(job, table)?.acknowledge(&life, "default", positions).await?;
     }
     Ok(())
 }

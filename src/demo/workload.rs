@@ -159,8 +159,8 @@ impl BlockDecoder {
 pub(crate) struct Sum {
     /// Lines.
     pub(crate) n_lines: u64,
-    /// Sum of price × (1 − discount), in units of 0.0001.
-    pub(crate) revenue: i128,
+    /// Sum of price × (1 − discount), in units of 0.0001; below 2^63 up to scale factor 1,000.
+    pub(crate) revenue: i64,
 }
 
 /// Sums by "priority|year".
@@ -226,7 +226,8 @@ impl Join {
             let at = usize::try_from(*group).unwrap_or(usize::MAX);
             let (_, sum) = self.groups.get_mut(at).ok_or(WorkloadError::MissingOrder(*key))?;
             sum.n_lines += 1;
-            sum.revenue += price * (100 - discount);
+            let revenue = i64::try_from(price * (100 - discount)).map_err(|_| WorkloadError::Block("a price is out of bounds"))?;
+            sum.revenue = sum.revenue.saturating_add(revenue);
         }
         Ok(())
     }
@@ -246,7 +247,7 @@ pub(crate) fn merge(into: &mut Sums, other: Sums) {
     for (name, sum) in other {
         let total = into.entry(name).or_default();
         total.n_lines += sum.n_lines;
-        total.revenue += sum.revenue;
+        total.revenue = total.revenue.saturating_add(sum.revenue);
     }
 }
 

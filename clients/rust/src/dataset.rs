@@ -138,10 +138,12 @@ impl DatasetHandle {
         Fetch::new(self.transport.clone(), format!("{}/fetch", self.path()), items, options)
     }
 
-    /// Says how far a consumer group has read for good (pipelined). Idempotent.
-    pub async fn acknowledge(&self, group: &str, positions: Vec<Position>) -> Result<AcknowledgeDocument> {
+    /// Says how far a consumer group has read for good (pipelined). Idempotent. `life` is the life of
+    /// the node that was read from: [`TailReader::node_life`].
+    pub async fn acknowledge(&self, life: &str, group: &str, positions: Vec<Position>) -> Result<AcknowledgeDocument> {
         let request = AcknowledgeRequest { group: group.to_owned(), consumer: None, positions };
-        self.transport.document(&Call::new(Method::POST, format!("{}/acknowledge", self.path())).json(&request)?).await
+        let call = Call::new(Method::POST, format!("{}/acknowledge", self.path())).header(headers::NODE_LIFE, life);
+        self.transport.document(&call.json(&request)?).await
     }
 
     /// Releases the dataset. Idempotent; needs ownership of the job.

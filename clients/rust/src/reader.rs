@@ -202,6 +202,7 @@ pub struct TailReader {
     partition: PartitionId,
     subpartition: SubpartitionIndex,
     attempt: Option<String>,
+    life: Option<String>,
     at: u64,
     response: Option<Response>,
     retries: Retries,
@@ -219,7 +220,7 @@ impl TailReader {
     ) -> Self {
         let retries = Retries::new(transport.retry, transport.now());
         let attempt = attempt.map(|attempt| attempt.to_string());
-        Self { dataset, transport, partition, subpartition, attempt, at: from.get(), response: None, retries, is_done: false }
+        Self { dataset, transport, partition, subpartition, attempt, life: None, at: from.get(), response: None, retries, is_done: false }
     }
 
     /// The offset of the byte that comes next: where a restarted reader goes on.
@@ -232,6 +233,12 @@ impl TailReader {
     #[must_use]
     pub fn attempt(&self) -> Option<&str> {
         self.attempt.as_deref()
+    }
+
+    /// The life of the node that is read from, once it is known: acknowledgements name it.
+    #[must_use]
+    pub fn node_life(&self) -> Option<&str> {
+        self.life.as_deref()
     }
 
     /// The next bytes, as soon as there are any; `None` at the sealed end. A partition that nobody
@@ -286,8 +293,9 @@ impl TailReader {
         let call = Call::new(Method::GET, path).header("prefer", &format!("wait={TAIL_WAIT_SECONDS}"));
         let failure = match self.transport.send(&call, Body::default()).await {
             Ok(response) if response.status().is_success() => {
-                let named = response.headers().get(headers::ATTEMPT).and_then(|value| value.to_str().ok());
-                self.attempt = named.map(str::to_owned).or_else(|| self.attempt.take());
+                let named = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+                self.attempt = named(headers::ATTEMPT).or_else(|| self.attempt.take());
+                self.life = named(headers::NODE_LIFE).or_else(|| self.life.take());
                 self.response = Some(response);
                 return Ok(());
             }
