@@ -2,185 +2,236 @@
 
 use crate::error::{ClientError, Result};
 use crate::job::JobHandle;
-use crate::retry::RetryPolicy;
-use crate::transport::{Call, SharedTransport, Transport};
+use crate::retry::{Jitter, RetryPolicy};
+use crate::transport::{Caller, Shared};
 use forebay_protocol::jobs::{JobDocument, JobList, JobRequest};
 use forebay_protocol::node::NodeDocument;
 use forebay_protocol::paths;
 use http::{HeaderValue, Method};
+use rand::TryRng as _;
+use reqwest::{Certificate, Url, redirect};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
-use store_api::{JobEpoch, JobId, SharedClock, SystemClock, TaskGroup};
+use store_api::{JobEpoch, JobId, SharedClock, SystemClock};
 
-/// Longest time to a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time without a byte of progress.
-const STALL_TIMEOUT: Duration = Duration::from_secs(90);
-
-/// Builds a [`Client`].
+/// Options of a [`Client`].
 #[derive(Debug)]
 pub struct ClientBuilder {
-    urls: Vec<String>,
+    url: String,
     token: Option<String>,
     ca_pem: Option<Vec<u8>>,
     connect_timeout: Duration,
     stall_timeout: Duration,
     retry: RetryPolicy,
-    is_http2: bool,
+    is_http2_only: bool,
     clock: SharedClock,
+    seed: Option<u64>,
 }
 
 impl ClientBuilder {
-    /// Another node to ask when the ones before it do not answer.
+    /// A token for every call: the operator's, or that of one job.
     #[must_use]
-    pub fn also(mut self, url: &str) -> Self {
-        self.urls.push(url.to_owned());
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
         self
     }
 
-    /// The bearer token: a job's, or the admin's.
+    /// Trusts only the authorities of these PEM certificates, instead of the platform's.
     #[must_use]
-    pub fn token(mut self, token: &str) -> Self {
-        self.token = Some(token.to_owned());
+    pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca_pem = Some(pem.into());
         self
     }
 
-    /// A certificate authority to trust besides the system's, in PEM.
+    /// Longest time to connect; 10 s unless set.
     #[must_use]
-    pub fn ca_pem(mut self, pem: &[u8]) -> Self {
-        self.ca_pem = Some(pem.to_vec());
+    pub const fn connect_timeout(mut self, patience: Duration) -> Self {
+        self.connect_timeout = patience;
         self
     }
 
-    /// Longest time to a connection; 5 s by default.
+    /// Longest time without progress: to the head of an answer, between two pieces of a body. There
+    /// is no limit for a whole transfer. 60 s unless set.
     #[must_use]
-    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+    pub const fn stall_timeout(mut self, patience: Duration) -> Self {
+        self.stall_timeout = patience;
         self
     }
 
-    /// Longest time without a byte of progress; 90 s by default. There is no limit to a whole
-    /// transfer: a slow one that moves is a good one.
-    #[must_use]
-    pub const fn stall_timeout(mut self, timeout: Duration) -> Self {
-        self.stall_timeout = timeout;
-        self
-    }
-
-    /// When and how often to try again.
+    /// How long the client goes on by itself.
     #[must_use]
     pub const fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// Speaks HTTP/2 with prior knowledge on plain connections (TLS negotiates by itself).
+    /// Speaks HTTP/2 without asking first. Without it plain connections speak HTTP/1.1, and TLS
+    /// connections what both sides like best.
     #[must_use]
-    pub const fn http2(mut self) -> Self {
-        self.is_http2 = true;
+    pub const fn http2(mut self, only: bool) -> Self {
+        self.is_http2_only = only;
         self
     }
 
-    /// Takes time from another clock.
+    /// Another source of time, for tests.
     #[must_use]
     pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Builds the client; connects to nothing yet. Errors: `Invalid` for a URL, token or certificate
-    /// that makes no sense.
+    /// Seed of the jitter between retries; drawn at random unless set.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Builds the client; connects to nothing. Errors: [`ClientError::Invalid`] for a URL, token or
+    /// certificate that cannot be used.
     pub fn build(self) -> Result<Client> {
-        for url in &self.urls {
-            if !url.starts_with("http://") && !url.starts_with("https://") {
-                return Err(ClientError::Invalid(format!("{url} is no http or https URL")));
-            }
-        }
-        // Fails only when a provider is there already, and then that one serves.
+        // Another part of the program may have installed a provider before: that one is kept.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut http = reqwest::Client::builder()
-            .connect_timeout(self.connect_timeout)
-            .read_timeout(self.stall_timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .tcp_nodelay(true)
-            .no_proxy();
-        if self.is_http2 {
-            http = http.http2_prior_knowledge().http2_adaptive_window(true);
+        let base = Url::parse(&self.url).map_err(|cause| ClientError::invalid_because("the URL", cause))?;
+        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
+            return Err(ClientError::invalid("the URL is neither http nor https"));
+        }
+        let mut http =
+            reqwest::Client::builder().redirect(redirect::Policy::none()).connect_timeout(self.connect_timeout).tcp_nodelay(true);
+        if self.is_http2_only {
+            http = http.http2_prior_knowledge();
         }
         if let Some(pem) = &self.ca_pem {
-            let certificate = reqwest::Certificate::from_pem(pem).map_err(|error| ClientError::Invalid(error.to_string()))?;
-            http = http.add_root_certificate(certificate);
+            let authorities = Certificate::from_pem_bundle(pem).map_err(|cause| ClientError::invalid_because("the certificates", cause))?;
+            http = http.tls_certs_only(authorities);
         }
-        let token = self.token.map(|token| HeaderValue::from_str(&format!("Bearer {token}"))).transpose();
-        let mut token = token.map_err(|_| ClientError::Invalid("the token is no header value".to_owned()))?;
-        if let Some(token) = &mut token {
-            token.set_sensitive(true);
-        }
-        Ok(Client {
-            transport: Arc::new(Transport {
-                http: http.build().map_err(|error| ClientError::Invalid(error.to_string()))?,
-                urls: self.urls,
-                preferred: AtomicUsize::new(0),
-                token,
-                retry: self.retry,
-                stall: self.stall_timeout,
-                clock: self.clock,
-                tasks: TaskGroup::new(),
-            }),
-        })
+        let http = http.build().map_err(|cause| ClientError::invalid_because("the TLS or connection options", cause))?;
+        let seed = match self.seed {
+            Some(seed) => seed,
+            None => rand::rngs::SysRng.try_next_u64().map_err(|cause| ClientError::invalid_because("the system's randomness", cause))?,
+        };
+        let shared = Shared { http, policy: self.retry, stall: self.stall_timeout, clock: self.clock, jitter: Jitter::new(seed) };
+        let token = self.token.as_deref().map(bearer).transpose()?;
+        Ok(Client { caller: Caller { shared: Arc::new(shared), base, token } })
     }
 }
 
-/// Speaks to a Forebay node. Cloning gives another handle to the same connections.
+/// The header of a token, kept out of debug output.
+pub(crate) fn bearer(token: &str) -> Result<HeaderValue> {
+    let header = HeaderValue::try_from(format!("Bearer {token}"));
+    let mut header = header.map_err(|cause| ClientError::invalid_because("the token", cause))?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// A Forebay node, and through it the nodes that it names. Cloning is cheap and shares connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    transport: SharedTransport,
+    caller: Caller,
 }
 
 impl Client {
-    /// A client of the node at `url`, with defaults for the rest.
+    /// Options for the node at `url`.
+    ///
+    /// ```
+    /// use forebay_client::{Client, RetryPolicy};
+    /// use std::time::Duration;
+    /// let client = Client::builder("http://127.0.0.1:7070")
+    ///     .token("0123456789abcdef")
+    ///     .stall_timeout(Duration::from_secs(20))
+    ///     .retry(RetryPolicy::never())
+    ///     .build();
+    /// assert!(client.is_ok());
+    /// ```
     #[must_use]
-    pub fn builder(url: &str) -> ClientBuilder {
+    pub fn builder(url: impl Into<String>) -> ClientBuilder {
         ClientBuilder {
-            urls: vec![url.to_owned()],
+            url: url.into(),
             token: None,
             ca_pem: None,
-            connect_timeout: CONNECT_TIMEOUT,
-            stall_timeout: STALL_TIMEOUT,
+            connect_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
             retry: RetryPolicy::default(),
-            is_http2: false,
+            is_http2_only: false,
             clock: SystemClock::shared(),
+            seed: None,
         }
     }
 
-    /// The node that answers.
+    /// This node: its life, its classes, its budgets.
     pub async fn node(&self) -> Result<NodeDocument> {
-        self.transport.document(&Call::new(Method::GET, paths::NODE.to_owned())).await
+        Ok(self.caller.document(&self.caller.call(Method::GET, paths::NODE)?).await?.0)
     }
 
-    /// All jobs of the node (admin).
+    /// All jobs that the node knows; needs the operator's token.
     pub async fn jobs(&self) -> Result<JobList> {
-        self.transport.document(&Call::new(Method::GET, paths::JOBS.to_owned())).await
+        Ok(self.caller.document(&self.caller.call(Method::GET, paths::JOBS)?).await?.0)
     }
 
-    /// Creates a job or takes it over. Idempotent by `owner_nonce`. The handle carries the epoch;
-    /// when tokens are on, make a client with the job's token from the document.
-    pub async fn put_job(&self, job: &JobId, request: &JobRequest) -> Result<(JobHandle, JobDocument)> {
-        let document: JobDocument = self.transport.document(&Call::new(Method::PUT, paths::job(job)).json(request)?).await?;
-        let handle = JobHandle::new(self.transport.clone(), job.clone(), Some(JobEpoch::new(document.epoch)));
-        Ok((handle, document))
+    /// Asks the node to stop admitting, finish what it has and end. Idempotent. Needs the
+    /// operator's token.
+    pub async fn drain(&self) -> Result<NodeDocument> {
+        Ok(self.caller.document(&self.caller.call(Method::POST, paths::DRAIN)?).await?.0)
     }
 
-    /// A handle to a job that exists, without ownership: it can read and write, not release.
-    #[must_use]
-    pub fn job(&self, job: &JobId) -> JobHandle {
-        JobHandle::new(self.transport.clone(), job.clone(), None)
+    /// Creates a job or takes it over. Idempotent by `owner_nonce`. When the service answers with a
+    /// token for the job, or the request chose one, the handle uses it from here on. Errors:
+    /// [`ClientError::Refused`] with `job_owned` when another owner has it.
+    ///
+    /// ```no_run
+    /// # use forebay_client::{Client, JobRequest};
+    /// # async fn example(client: Client) -> forebay_client::Result<()> {
+    /// let job = client.put_job("query-17", JobRequest { owner_nonce: "driver-1".into(), ..JobRequest::default() }).await?;
+    /// println!("epoch {:?}", job.epoch());
+    /// # Ok(()) }
+    /// ```
+    pub async fn put_job(&self, job: &str, request: JobRequest) -> Result<JobHandle> {
+        let id = parse_job(job)?;
+        let call = self.caller.call(Method::PUT, &paths::job(&id))?.json(&request)?;
+        let (document, _) = self.caller.document::<JobDocument>(&call).await?;
+        let token = document.token.clone().or(request.token_secret);
+        let mut caller = self.caller.clone();
+        if let Some(token) = &token {
+            caller.token = Some(bearer(token)?);
+        }
+        Ok(JobHandle::new(caller, id, Some(JobEpoch::new(document.epoch)), token, Some(document.lease_ms)))
     }
 
-    /// A handle to a job under an epoch that the caller knows.
-    #[must_use]
-    pub fn job_at(&self, job: &JobId, epoch: JobEpoch) -> JobHandle {
-        JobHandle::new(self.transport.clone(), job.clone(), Some(epoch))
+    /// A job that exists, for writers and readers: without an epoch it cannot renew, release or
+    /// raise a generation. Makes no call. Errors: [`ClientError::Invalid`] for an id that is none.
+    pub fn job(&self, job: &str) -> Result<JobHandle> {
+        Ok(JobHandle::new(self.caller.clone(), parse_job(job)?, None, None, None))
+    }
+}
+
+fn parse_job(job: &str) -> Result<JobId> {
+    JobId::new(job).map_err(|cause| ClientError::invalid_because("the job id", cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_is_refused_before_a_call() {
+        for url in ["", "ftp://x", "127.0.0.1:7070", "data:x"] {
+            assert!(matches!(Client::builder(url).build(), Err(ClientError::Invalid { .. })), "{url:?} was taken");
+        }
+        assert!(Client::builder("http://x").token("a\nb").build().is_err());
+        let client = Client::builder("https://x").build().unwrap();
+        assert!(client.job("../x").is_err());
+    }
+
+    #[test]
+    fn a_token_is_never_sent_to_an_unencrypted_node_named_by_an_encrypted_one() {
+        let client = Client::builder("https://x").token("secret").build().unwrap();
+        assert!(client.caller.at("http://y").is_err());
+        assert!(client.caller.at("https://y").is_ok());
+    }
+
+    #[test]
+    fn a_token_is_not_in_debug_output() {
+        let client = Client::builder("https://x").token("open-sesame").build().unwrap();
+        assert!(!format!("{client:?}").contains("open-sesame"));
     }
 }

@@ -1,93 +1,110 @@
-//! The raw writer: bytes at offsets of one subpartition at a time, as curl would send them.
+//! The raw writer: bytes at an offset, one request per piece. Repeats are harmless, because the
+//! service compares what it holds at the offset.
 
+use crate::attempt::{Attempt, Sealed};
 use crate::error::{ClientError, Result};
-use crate::transport::{Call, SharedTransport};
-use bytes::Bytes;
-use forebay_protocol::headers;
-use forebay_protocol::partitions::{AppendDocument, AttemptDocument, SealDocument, SealRequest};
+use bytes::{Bytes, BytesMut};
+use forebay_protocol::headers::BYTES_MEDIA_TYPE;
+use forebay_protocol::partitions::AppendDocument;
 use http::Method;
-use std::collections::BTreeMap;
-use store_api::{Offset, SubpartitionIndex};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use store_api::{Chunk, Offset, SubpartitionIndex};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Writes one attempt without frames. Each append is stored wholly or not at all, and is repeated
-/// at its offset after a cut.
+const PIECE: usize = 1024 * 1024;
+
+/// Writes an attempt at offsets. Dropping it without [`RawWriter::seal`] seals nothing.
 #[derive(Debug)]
 pub struct RawWriter {
-    transport: SharedTransport,
-    path: String,
-    life: String,
-    piece_bytes: usize,
-    tails: BTreeMap<u32, u64>,
+    attempt: Attempt,
 }
 
 impl RawWriter {
-    pub(crate) fn new(transport: SharedTransport, path: String, document: &AttemptDocument) -> Self {
-        Self {
-            transport,
-            path,
-            life: document.location.life.clone(),
-            piece_bytes: usize::try_from(document.atomic_append_bytes).unwrap_or(usize::MAX).max(1),
-            tails: document.tails.iter().map(|tail| (tail.subpartition, tail.offset)).collect(),
-        }
+    pub(crate) const fn new(attempt: Attempt) -> Self {
+        Self { attempt }
     }
 
-    /// The offset at which the next append to a subpartition goes.
+    /// The attempt that is written.
     #[must_use]
-    pub fn tail(&self, subpartition: SubpartitionIndex) -> Offset {
-        Offset::new(self.tails.get(&subpartition.get()).copied().unwrap_or(0))
+    pub const fn attempt(&self) -> &Attempt {
+        &self.attempt
     }
 
-    /// Adds bytes at the tail of a subpartition and waits for the acknowledgement. Bytes longer than
-    /// the service stores in one piece are cut. A retry after a lost answer is recognised by its
-    /// offset.
-    pub async fn append(&mut self, subpartition: SubpartitionIndex, mut bytes: Bytes) -> Result<Offset> {
-        while !bytes.is_empty() {
-            let piece = bytes.split_to(bytes.len().min(self.piece_bytes));
-            let (length, offset) = (piece.len() as u64, self.tail(subpartition).get());
-            let mut call = Call::new(Method::PUT, format!("{}/subpartitions/{subpartition}?offset={offset}", self.path))
-                .header("content-type", headers::BYTES_MEDIA_TYPE)
-                .header(headers::NODE_LIFE, &self.life);
-            call.body = piece;
-            let document: AppendDocument = self.transport.document(&call).await?;
-            if document.end_offset != offset.saturating_add(length) {
-                return Err(ClientError::Protocol(format!("{length} bytes at {offset} ended at {}", document.end_offset)));
+    fn piece_bytes(&self) -> usize {
+        usize::try_from(self.attempt.document.atomic_append_bytes).unwrap_or(PIECE).clamp(1, PIECE)
+    }
+
+    /// Appends bytes at `offset`, which must be the tail or name what is held there already; in
+    /// pieces that are stored wholly or not at all. Idempotent; retried within the policy. Answers
+    /// the tail. Errors: [`ClientError::Refused`] with `offset_mismatch` or `content_mismatch`.
+    pub async fn append(&mut self, subpartition: SubpartitionIndex, offset: Offset, mut bytes: Bytes) -> Result<Offset> {
+        let mut at = offset;
+        loop {
+            let piece = Chunk::new(bytes.split_to(bytes.len().min(self.piece_bytes())));
+            at = self.append_piece(subpartition, at, &piece).await?;
+            if bytes.is_empty() {
+                return Ok(at);
             }
-            self.tails.insert(subpartition.get(), document.end_offset);
         }
-        Ok(self.tail(subpartition))
     }
 
-    /// Adds all that a reader gives, piece by piece, and calls `progress` with the bytes so far.
-    pub async fn append_all(
+    async fn append_piece(&mut self, subpartition: SubpartitionIndex, at: Offset, piece: &Chunk) -> Result<Offset> {
+        let caller = self.attempt.dataset.job.caller.clone();
+        let call = self.attempt.call(Method::PUT, &format!("/subpartitions/{subpartition}"))?.query("offset", at);
+        let mut call = call.with("content-type", BYTES_MEDIA_TYPE)?.with("content-digest", crate::read::digest_text(piece.crc()))?;
+        call.body = Some(piece.bytes().clone());
+        let mut attempts = caller.attempts();
+        loop {
+            match caller.document_once::<AppendDocument>(&call).await {
+                Ok((document, _)) => {
+                    let end = at.checked_add(piece.length()).ok_or_else(|| ClientError::invalid("the end offset"))?;
+                    if document.end_offset < end.get() {
+                        return Err(ClientError::unexpected("an append was answered with a tail before its end"));
+                    }
+                    // What was repeated has been counted before, or belongs to an earlier writer.
+                    if self.attempt.ledger.length(subpartition.get()) == at.get() {
+                        self.attempt.ledger.wrote(subpartition.get(), piece);
+                    }
+                    return Ok(end);
+                }
+                Err(failure) => caller.pause(&mut attempts, self.attempt.mind_life(failure)).await?,
+            }
+        }
+    }
+
+    /// Appends all that a reader yields, from `offset` on; each piece is kept until the service
+    /// holds it, so a cut connection costs one piece. Answers the tail. Errors: those of
+    /// [`RawWriter::append`], and [`ClientError::Invalid`] with the reader's own error.
+    pub async fn append_from(
         &mut self,
         subpartition: SubpartitionIndex,
-        reader: &mut (impl AsyncRead + Unpin + Send),
-        mut progress: impl FnMut(u64) + Send,
+        offset: Offset,
+        mut source: impl AsyncRead + Unpin,
     ) -> Result<Offset> {
-        let mut total = 0_u64;
+        let (size, mut at) = (self.piece_bytes(), offset);
         loop {
-            let mut piece = Vec::with_capacity(self.piece_bytes.min(8 * 1024 * 1024));
-            let limit = piece.capacity() as u64;
-            let n_read = reader.take(limit).read_to_end(&mut piece).await.map_err(|error| ClientError::Invalid(error.to_string()))?;
-            if n_read == 0 {
-                return Ok(self.tail(subpartition));
+            let mut piece = BytesMut::with_capacity(size);
+            while piece.len() < size {
+                let room = u64::try_from(size - piece.len()).unwrap_or(u64::MAX);
+                let n_read = (&mut source).take(room).read_buf(&mut piece).await;
+                if n_read.map_err(|cause| ClientError::invalid_because("the source of the bytes", cause))? == 0 {
+                    break;
+                }
             }
-            self.append(subpartition, Bytes::from(piece)).await?;
-            total = total.saturating_add(n_read as u64);
-            progress(total);
+            if piece.is_empty() {
+                return Ok(at);
+            }
+            at = self.append_piece(subpartition, at, &Chunk::new(piece.freeze())).await?;
         }
     }
 
-    /// Seals what is held. Idempotent.
-    pub async fn seal(self) -> Result<SealDocument> {
-        let call = Call::new(Method::POST, format!("{}/seal", self.path)).header(headers::NODE_LIFE, &self.life);
-        self.transport.document(&call.json(&SealRequest::default())?).await
+    /// Makes the attempt final, stating lengths and checksums of what was written through this
+    /// writer. Idempotent: may be called again after an error that asks to retry.
+    pub async fn seal(&mut self) -> Result<Sealed> {
+        self.attempt.seal().await
     }
 
     /// Ends the attempt without a result. Idempotent.
     pub async fn abort(self) -> Result<()> {
-        let call = Call::new(Method::DELETE, self.path.clone()).header(headers::NODE_LIFE, &self.life);
-        self.transport.call(&call).await.map(drop)
+        self.attempt.abort().await
     }
 }
