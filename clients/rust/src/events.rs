@@ -86,12 +86,12 @@ impl JobEvents {
         }
         loop {
             if let Some(event) = self.parser.next_event().map_err(|_| ClientError::unexpected("an event of unreasonable size"))? {
-                self.attempts.progressed(&*self.job.caller.shared.clock);
+                self.attempts.progressed();
                 return Ok(self.event(event.id, &event.data)?);
             }
             let Some(answer) = &mut self.answer else { return Err(Failure::cut("the event stream is not connected")) };
             let Some(piece) = answer.body.next().await? else { return Err(Failure::cut("the event stream ended")) };
-            self.attempts.progressed(&*self.job.caller.shared.clock);
+            self.attempts.progressed();
             self.parser.push(&piece).map_err(|_| ClientError::unexpected("a line of unreasonable size"))?;
         }
     }

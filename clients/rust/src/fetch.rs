@@ -301,7 +301,7 @@ impl NodeRead {
             let error = first.take().unwrap_or_else(|| ClientError::ResolveAgain { detail: detail.clone(), problem: None });
             self.ready.push_back(unit.failed(error));
         }
-        self.attempts.progressed(&*caller.shared.clock);
+        self.attempts.progressed();
     }
 
     /// Puts what an answer left over back in front; items that cannot be resumed safely fail.
@@ -385,7 +385,7 @@ impl NodeRead {
                 unit.at = unit.at.saturating_add(frame.chunk.length());
                 unit.has_begun = true;
                 *slot = Some(unit);
-                self.attempts.progressed(&*self.dataset.job.caller.shared.clock);
+                self.attempts.progressed();
                 self.ready.push_back(FetchPiece::Bytes { item, offset, bytes: frame.chunk.into_bytes() });
             }
             FrameKind::ItemEnd => self.ready.push_back(FetchPiece::End { item: unit.id, offset: Offset::new(unit.at) }),

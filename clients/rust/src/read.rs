@@ -276,7 +276,7 @@ impl SubpartitionReader {
             return Err(Failure::Final(ClientError::unexpected("more bytes than the head said")));
         }
         self.crc = self.crc.append(&bytes);
-        self.attempts.progressed(&*self.source.caller().shared.clock);
+        self.attempts.progressed();
         Ok(Some(bytes))
     }
 

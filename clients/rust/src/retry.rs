@@ -17,7 +17,7 @@ use store_api::Clock;
 pub struct RetryPolicy {
     /// Most attempts without progress, the first one included. At least 1 is made.
     pub max_attempts: u32,
-    /// Longest time without progress from the first attempt to the start of the last one.
+    /// Longest time without progress from the first failure to the start of the last attempt.
     pub deadline: Duration,
     /// Longest pause before the second attempt; doubles from there on.
     pub first_backoff: Duration,
@@ -73,8 +73,8 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    pub(crate) fn new(policy: RetryPolicy, clock: &dyn Clock) -> Self {
-        Self { policy, started: clock.monotonic(), n_failed: 0 }
+    pub(crate) const fn new(policy: RetryPolicy) -> Self {
+        Self { policy, started: Duration::ZERO, n_failed: 0 }
     }
 
     /// Attempts that failed since the last progress.
@@ -83,13 +83,16 @@ impl Attempts {
     }
 
     /// Bytes got through: count from here.
-    pub(crate) fn progressed(&mut self, clock: &dyn Clock) {
+    pub(crate) const fn progressed(&mut self) {
         self.n_failed = 0;
-        self.started = clock.monotonic();
     }
 
     /// Counts a failure. The pause before the next attempt, or `None` when there shall be none.
     pub(crate) fn failed(&mut self, clock: &dyn Clock, jitter: &Jitter, asked: Option<Duration>) -> Option<Duration> {
+        if self.n_failed == 0 {
+            // Time that the caller took between two calls is not time without progress.
+            self.started = clock.monotonic();
+        }
         self.n_failed = self.n_failed.saturating_add(1);
         if self.n_failed >= self.policy.max_attempts {
             return None;
@@ -120,7 +123,7 @@ mod tests {
     #[test]
     fn attempts_are_bounded_and_pauses_grow_to_their_bound() {
         let (clock, jitter) = (ManualClock::new(0), Jitter::new(7));
-        let mut attempts = Attempts::new(policy(), &clock);
+        let mut attempts = Attempts::new(policy());
         for bound_ms in [100, 200, 300, 300] {
             let pause = attempts.failed(&clock, &jitter, None);
             let bound = Duration::from_millis(bound_ms);
@@ -133,7 +136,7 @@ mod tests {
     #[test]
     fn the_services_word_is_honoured_up_to_the_deadline() {
         let (clock, jitter) = (ManualClock::new(0), Jitter::new(7));
-        let mut attempts = Attempts::new(policy(), &clock);
+        let mut attempts = Attempts::new(policy());
         assert_eq!(attempts.failed(&clock, &jitter, Some(Duration::from_secs(9))), Some(Duration::from_secs(9)));
         clock.advance(Duration::from_secs(9));
         assert_eq!(attempts.failed(&clock, &jitter, Some(Duration::from_secs(2))), None);
@@ -142,19 +145,29 @@ mod tests {
     #[test]
     fn progress_starts_the_count_again() {
         let (clock, jitter) = (ManualClock::new(0), Jitter::new(7));
-        let mut attempts = Attempts::new(policy(), &clock);
+        let mut attempts = Attempts::new(policy());
         for _ in 0..4 {
             attempts.failed(&clock, &jitter, None);
         }
         clock.advance(Duration::from_secs(100));
-        attempts.progressed(&clock);
+        attempts.progressed();
         assert!(attempts.failed(&clock, &jitter, None).is_some());
+    }
+
+    #[test]
+    fn a_caller_that_takes_its_time_loses_no_retries() {
+        let (clock, jitter) = (ManualClock::new(0), Jitter::new(7));
+        let mut attempts = Attempts::new(policy());
+        clock.advance(Duration::from_hours(1));
+        assert!(attempts.failed(&clock, &jitter, None).is_some());
+        clock.advance(Duration::from_secs(11));
+        assert!(attempts.failed(&clock, &jitter, None).is_none());
     }
 
     #[test]
     fn a_policy_of_no_retries_never_pauses() {
         let clock = ManualClock::new(0);
-        assert_eq!(Attempts::new(RetryPolicy::never(), &clock).failed(&clock, &Jitter::new(0), None), None);
+        assert_eq!(Attempts::new(RetryPolicy::never()).failed(&clock, &Jitter::new(0), None), None);
     }
 
     proptest! {

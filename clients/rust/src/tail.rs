@@ -111,7 +111,7 @@ impl TailReader {
             let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
             self.at = self.at.checked_add(length).ok_or_else(|| ClientError::unexpected("an offset over 2^64-1"))?;
             self.has_moved = true;
-            self.attempts.progressed(&*self.dataset.job.caller.shared.clock);
+            self.attempts.progressed();
             return Ok(Some(bytes));
         }
         let Some(answer) = self.answer.take() else { return Ok(None) };
@@ -128,7 +128,7 @@ impl TailReader {
         }
         match said(END_REASON) {
             Some("sealed" | "range") => self.is_ended = true,
-            Some(_) => self.attempts.progressed(&*self.dataset.job.caller.shared.clock),
+            Some(_) => self.attempts.progressed(),
             // Somewhere on the way the trailers were taken off: the next answer tells.
             None if self.has_moved => {}
             None => return Err(Failure::cut("the body ended without a reason")),

@@ -296,7 +296,7 @@ impl Caller {
     }
 
     pub(crate) fn attempts(&self) -> Attempts {
-        Attempts::new(self.shared.policy, &*self.shared.clock)
+        Attempts::new(self.shared.policy)
     }
 
     /// Repeats an exchange until its head is a success or a redirect.

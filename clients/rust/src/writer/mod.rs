@@ -163,9 +163,10 @@ impl PartitionWriter {
 
     async fn pump_once(&mut self, is_end: bool) -> std::result::Result<(), Failure> {
         if self.is_uncertain {
+            self.live = None;
             let document = self.attempt.state_once().await?;
             if self.window.held_up_to(document.next_sequence)? {
-                self.attempts.progressed(&*self.attempt.dataset.job.caller.shared.clock);
+                self.attempts.progressed();
             }
             self.is_uncertain = false;
         }
@@ -190,7 +191,7 @@ impl PartitionWriter {
         let document = live.answer().await?;
         self.live = None;
         self.window.held_up_to(document.next_sequence)?;
-        self.attempts.progressed(&*self.attempt.dataset.job.caller.shared.clock);
+        self.attempts.progressed();
         self.is_uncertain = false;
         if self.window.frames.is_empty() { Ok(()) } else { Err(Failure::cut("the stream was answered before its end")) }
     }
