@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use store_api::{ByteBudget, Capabilities, LossCause, Operation, RecoveryReport, StoreError, StoreErrorKind, TaskGroup};
-use store_file::{DirectoryLock, DirectorySet, FileError, FileErrorKind, FileOperation, OpenFiles};
+use store_file::{DirectoryLock, DirectorySet, FileError, FileErrorKind, FileOperation, FileWriter, OpenFiles};
 
 /// A data file: index of its directory, and its name.
 pub(crate) type FileAt = (usize, FileId);
@@ -28,11 +28,23 @@ pub(crate) struct Media {
     pub(crate) open_files: OpenFiles,
     pub(crate) tasks: TaskGroup,
     pub(crate) is_closing: AtomicBool,
+    /// The next sync of a data file fails.
+    #[cfg(test)]
+    pub(crate) fails_sync: AtomicBool,
 }
 
 impl Media {
     pub(crate) fn path(&self, (directory, file): FileAt) -> PathBuf {
         self.directories.path(directory).unwrap_or(Path::new("")).join(file.to_string())
+    }
+
+    /// Forces a data file to the medium. Blocking.
+    pub(crate) fn sync(&self, writer: &mut FileWriter) -> Result<(), FileError> {
+        #[cfg(test)]
+        if self.fails_sync.swap(false, Ordering::SeqCst) {
+            return Err(FileError::io(FileOperation::Sync, writer.path(), std::io::Error::other("as asked")));
+        }
+        writer.sync()
     }
 
     /// Where a file of the index lies now; `None` when its directory is not there.

@@ -198,6 +198,8 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
         open_files: OpenFiles::new(config.n_open_files),
         tasks: environment.tasks.clone(),
         is_closing: AtomicBool::new(false),
+        #[cfg(test)]
+        fails_sync: AtomicBool::new(false),
     };
     let budget = ByteBudget::new(config.write_budget_bytes, environment.clock.clone());
     let capabilities = Capabilities {

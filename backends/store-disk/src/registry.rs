@@ -1,7 +1,7 @@
 //! All attempts of this store, by job, dataset and partition, and what each job holds.
 //!
 //! An attempt that has ended stays here as its own tombstone until its dataset or job is released.
-//! A released dataset is one tombstone until its job is released; released jobs are remembered up
+//! A released dataset keeps only the names of what it held, until its job is released; released jobs are remembered up
 //! to a bound, which is enough because an incarnation is never used again.
 
 use crate::attempt::{Attempt, Phase};
@@ -34,6 +34,8 @@ struct PartitionEntry {
 #[derive(Debug, Default)]
 struct DatasetEntry {
     is_released: bool,
+    /// What was inside when it was released, and how it ended.
+    ended: HashMap<(PartitionId, AttemptId), StoreErrorKind>,
     partitions: HashMap<PartitionId, PartitionEntry>,
 }
 
@@ -69,17 +71,16 @@ impl Registry {
         Self { budget, per_job_bytes, tables: Mutex::new(Tables::default()) }
     }
 
-    /// The attempt, in whatever state. Errors: `Released` for what lies in a released scope,
-    /// `Fenced`, `NotFound`.
+    /// The attempt, in whatever state. Errors: `Released` or how else it ended for what was in a
+    /// released dataset, `Fenced`, `NotFound` (also for what was in a released job: that is forgotten).
     pub(crate) fn find(&self, key: &AttemptKey) -> Result<Arc<Attempt>, StoreErrorKind> {
         let tables = self.tables.lock();
         let job = job_key(&key.partition);
-        let Some(entry) = tables.jobs.get(&job) else {
-            return Err(if tables.released.contains(&job) { StoreErrorKind::Released } else { StoreErrorKind::NotFound });
-        };
+        let Some(entry) = tables.jobs.get(&job) else { return Err(StoreErrorKind::NotFound) };
         let Some(dataset) = entry.datasets.get(&key.partition.dataset.dataset) else { return Err(StoreErrorKind::NotFound) };
         if dataset.is_released {
-            return Err(StoreErrorKind::Released);
+            let end = dataset.ended.get(&(key.partition.partition, key.attempt));
+            return Err(end.cloned().unwrap_or(StoreErrorKind::NotFound));
         }
         let Some(partition) = dataset.partitions.get(&key.partition.partition) else { return Err(StoreErrorKind::NotFound) };
         match (partition.attempts.get(&key.attempt), partition.fence) {
@@ -103,7 +104,8 @@ impl Registry {
         let entry = tables.jobs.entry(job).or_insert_with(|| self.new_job());
         let dataset = entry.datasets.entry(key.partition.dataset.dataset.clone()).or_default();
         if dataset.is_released {
-            return Err(StoreErrorKind::Released);
+            let end = dataset.ended.get(&(key.partition.partition, key.attempt));
+            return Err(end.cloned().unwrap_or(StoreErrorKind::Released));
         }
         let partition = dataset.partitions.entry(key.partition.partition).or_default();
         if let Some(attempt) = partition.attempts.get(&key.attempt) {
@@ -132,7 +134,15 @@ impl Registry {
                 let Some(entry) = tables.jobs.get_mut(&(key.job.clone(), key.incarnation)) else { return Vec::new() };
                 let dataset = entry.datasets.entry(key.dataset.clone()).or_default();
                 dataset.is_released = true;
-                attempts_of(std::mem::take(&mut dataset.partitions).into_values())
+                let attempts = attempts_of(std::mem::take(&mut dataset.partitions).into_values());
+                let end = |attempt: &Attempt| match attempt.end_kind() {
+                    // The first end stays.
+                    Some(kind @ (StoreErrorKind::Fenced { .. } | StoreErrorKind::Aborted)) => kind,
+                    _ => StoreErrorKind::Released,
+                };
+                let name = |attempt: &Attempt| (attempt.key.partition.partition, attempt.key.attempt);
+                dataset.ended.extend(attempts.iter().map(|attempt| (name(attempt), end(attempt))));
+                attempts
             }
             ReleaseScope::Partition(key) => {
                 tables.partition(key).map(|entry| entry.attempts.values().cloned().collect()).unwrap_or_default()

@@ -73,13 +73,19 @@ impl DiskStore {
         self.core.registry.find(key).map_err(|kind| StoreError::new(kind, operation, key))
     }
 
-    async fn has_room(&self) -> bool {
+    /// Why no directory takes bytes now; `None` when one does. Full is not broken.
+    async fn room_refusal(&self) -> Option<StoreErrorKind> {
         let is_usable = |status: &DirectoryStatus| status.state == DirectoryState::Usable;
         if self.core.media.directories.statuses().iter().any(is_usable) {
-            return true;
+            return None;
         }
         let media = self.core.media.clone();
-        self.core.media.tasks.run_blocking(move || media.directories.choose(1).is_ok()).await.unwrap_or(false)
+        let chosen = self.core.media.tasks.run_blocking(move || media.directories.choose(1)).await;
+        match chosen {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.write_refusal()),
+            None => Some(StoreErrorKind::Closing),
+        }
     }
 
     async fn apply(&self, attempt: &Attempt, piece: &Piece, permit: &mut Permit) -> Result<(u64, u64), StoreError> {
@@ -230,8 +236,8 @@ impl PartitionStore for DiskStore {
         };
         let account = found.account.clone();
         drop(found);
-        if !self.has_room().await {
-            return Err(refuse(StoreErrorKind::DiskFull));
+        if let Some(kind) = self.room_refusal().await {
+            return Err(refuse(kind));
         }
         match account.budget.try_reserve(bytes) {
             Ok(permit) => {
@@ -307,7 +313,14 @@ impl PartitionStore for DiskStore {
     }
 
     async fn stat(&self, attempt: &AttemptKey) -> Result<AttemptStat, StoreError> {
-        let (state, total_bytes) = self.find(attempt, Operation::Stat)?.stat();
+        let found = self.find(attempt, Operation::Stat).map_err(|error| match error.kind() {
+            // Below a fence but never seen here, or in a dataset that is gone: nothing to tell of it.
+            StoreErrorKind::Fenced { .. } | StoreErrorKind::Released | StoreErrorKind::Aborted => {
+                StoreError::new(StoreErrorKind::NotFound, Operation::Stat, attempt)
+            }
+            _ => error,
+        });
+        let (state, total_bytes) = found?.stat();
         Ok(AttemptStat { state, total_bytes, floors: Vec::new(), sent: Vec::new() })
     }
 

@@ -175,7 +175,7 @@ impl Core {
             }
             let offset = writer.append(&pieces)?;
             if is_synced {
-                writer.sync()?;
+                media.sync(&mut writer)?;
                 media.directories.sync_names(file.directory)?;
                 file.is_named = true;
                 file.synced = writer.position();
@@ -192,7 +192,7 @@ impl Core {
             let mut synced = *file;
             let (media, path) = (self.media.clone(), self.media.path((file.directory, file.span.file)));
             let work = move || {
-                FileWriter::resume(&path, synced.span.length)?.sync()?;
+                media.sync(&mut FileWriter::resume(&path, synced.span.length)?)?;
                 media.directories.sync_names(synced.directory)?;
                 (synced.is_named, synced.synced) = (true, synced.span.length);
                 Ok(synced)
@@ -250,11 +250,14 @@ impl Core {
         error: FileError,
     ) -> StoreError {
         let mut orphans: Vec<_> = files.iter().skip(before.len()).map(|file| (file.directory, file.span.file)).collect();
-        let path_of = |file: &OwnFile| self.media.path((file.directory, file.span.file));
-        let is_lost = error.operation == FileOperation::Sync && error.kind != FileErrorKind::Busy && {
-            let is_old = before.iter().any(|file| path_of(file) == error.path);
+        let is_old = before.iter().any(|file| self.media.path((file.directory, file.span.file)) == error.path);
+        let is_lost = match (error.operation, error.kind) {
+            (_, FileErrorKind::Busy) => false,
             // A failed sync of names tells no file; those written before may be without a name.
-            is_old || before.iter().any(|file| !file.is_named)
+            (FileOperation::Sync, _) => is_old || before.iter().any(|file| !file.is_named),
+            // Somebody removed or cut the file; without its directory the disk may just be away.
+            (_, FileErrorKind::Missing | FileErrorKind::Short) => is_old && error.path.parent().is_some_and(std::path::Path::is_dir),
+            _ => false,
         };
         for (old, new) in before.iter_mut().zip(&files) {
             old.is_closed |= new.is_closed;

@@ -10,7 +10,6 @@
 //! | [`Bucket::delete`] | yes | success: what is not there was deleted |
 //! | [`Bucket::complete`] | yes | checked by the size of the object |
 
-use crate::connect::Connection;
 use crate::error::{BucketError, Fault, Secrets};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{BoxStream, StreamExt};
@@ -23,12 +22,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store_api::SharedClock;
 use store_api::clock::within;
+use store_api::{Scope, SharedClock};
 
 /// A client that uploads in parts.
 pub type Parts = Arc<dyn MultipartStore>;
 type Answer<T> = Result<T, BucketError>;
+
+/// A client and what is known of it beforehand.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    /// The client.
+    pub(crate) raw: Arc<dyn RawStore>,
+    /// The same client, where it can upload in parts that are retried one by one.
+    pub(crate) parts: Option<Parts>,
+    /// A client that deletes one by one, for stores that know no bulk delete.
+    pub(crate) single: Option<Arc<dyn RawStore>>,
+    /// Where what is written lives.
+    pub(crate) scope: Scope,
+}
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

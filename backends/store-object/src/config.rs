@@ -95,7 +95,8 @@ pub struct AzureConfig {
     pub endpoint: Option<String>,
     /// Whether an `http://` endpoint is accepted.
     pub allow_http: bool,
-    /// Whether the server is the emulator with its well-known account.
+    /// Whether the server is the emulator with its well-known account, at its usual address; the
+    /// endpoint is not used then.
     pub emulator: bool,
     /// Access key; the surroundings (managed identity) are asked when it is not set.
     pub access_key: Option<Secret>,

@@ -3,33 +3,20 @@
 //! Times are bounded by progress, not by size: the client's own limit on a whole request is off,
 //! and [`crate::bucket::Bucket`] gives each request a limit that grows with its bytes.
 
-use crate::bucket::Parts;
+use crate::bucket::Connection;
 use crate::config::{AzureConfig, Config, GcsConfig, S3Config, StoreConfig};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore as RawStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use std::sync::Arc;
 use std::time::Duration;
 use store_api::Scope;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
-
-/// A client and what is known of it beforehand.
-#[derive(Clone)]
-pub(crate) struct Connection {
-    /// The client.
-    pub(crate) raw: Arc<dyn RawStore>,
-    /// The same client, where it can upload in parts that are retried one by one.
-    pub(crate) parts: Option<Parts>,
-    /// A client that deletes one by one, for stores that know no bulk delete.
-    pub(crate) single: Option<Arc<dyn RawStore>>,
-    /// Where what is written lives.
-    pub(crate) scope: Scope,
-}
 
 /// Makes the client. Errors: settings that the client library refuses, or a directory that cannot
 /// be made.

@@ -1,10 +1,10 @@
 //! [`ObjectStore`]: the store behind the trait.
 
 use crate::attempt::{Attempt, Cutting};
-use crate::bucket::{Bucket, Limits, Parts};
+use crate::bucket::{Bucket, Connection, Limits, Parts};
 use crate::cache::ManifestCache;
 use crate::config::{ConditionalPut, Config};
-use crate::connect::{Connection, connect};
+use crate::connect::connect;
 use crate::error::{BucketError, Fault, Secrets};
 use crate::inner::Inner;
 use crate::layout::Layout;

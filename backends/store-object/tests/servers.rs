@@ -82,9 +82,8 @@ fn wait_until_ready(server: &Server, what: &str) {
     panic!("{what} does not answer on port {}", server.port);
 }
 
-fn started(mut command: Command, what: &str) -> Server {
+fn started(mut command: Command, what: &str, port: u16) -> Server {
     let folder = tempfile::tempdir().unwrap();
-    let port = free_port();
     let quiet =
         command.env("PORT", port.to_string()).current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let program = what.to_owned();
@@ -99,7 +98,7 @@ fn started(mut command: Command, what: &str) -> Server {
 }
 
 fn moto() -> Server {
-    let server = started(Command::new(tool("moto/bin/moto_server", "setup-tests")), "moto");
+    let server = started(Command::new(tool("moto/bin/moto_server", "setup-tests")), "moto", free_port());
     assert_eq!(ask(server.port, &format!("PUT /{BUCKET}")).unwrap(), 200);
     server
 }
@@ -108,7 +107,8 @@ fn azurite() -> Server {
     let mut command = Command::new("node");
     command.arg(tool("azurite/node_modules/.bin/azurite-blob", "test-long"));
     command.args(["--blobHost", "127.0.0.1", "--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]);
-    let server = started(command, "azurite");
+    // The client library finds its emulator at this port only.
+    let server = started(command, "azurite", 10_000);
     let made =
         Command::new("python3").arg(script("azurite-container.py")).args([server.port.to_string().as_str(), BUCKET]).status().unwrap();
     assert!(made.success());

@@ -1,1 +1,17 @@
 //! Claims about the service, one per test.
+//!
+//! [`bench`] builds nodes over the testkit's model stores and a catalog that can fail, on a clock
+//! that only moves when told; the rest says what must hold.
+
+mod appends;
+mod attempts;
+mod bench;
+mod floors;
+mod jobs;
+mod nodes;
+mod races;
+mod reads;
+mod real_stores;
+mod releases;
+mod restarts;
+mod seals;

@@ -297,6 +297,69 @@ async fn a_failed_prepare_keeps_all_bytes_and_succeeds_after_healing() {
 }
 
 #[tokio::test]
+async fn after_a_failed_sync_bytes_in_memory_go_to_another_file() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let attempt = key(0, 0, 0);
+    open(&store, &attempt, 1).await;
+    put(&store, &attempt, 0, 0, pattern(0, 0, 10_000)).await.unwrap();
+    store.core.media.fails_sync.store(true, std::sync::atomic::Ordering::SeqCst);
+    let prepare = PrepareRequest { attempt: attempt.clone(), expected: None };
+    let refused = store.prepare(prepare.clone()).await.unwrap_err();
+    assert!(matches!(refused.kind(), StoreErrorKind::Unavailable { .. }), "{refused:?}");
+    assert_eq!(held(&store), HeldBytes { memory: 10_000, disk: 0, object: 0 });
+    assert!(fixture.parts().is_empty(), "the file whose sync failed is not used again");
+    let clock = SystemClock::new();
+    while let Err(error) = store.prepare(prepare.clone()).await {
+        assert!(clock.monotonic() < PATIENCE, "{error:?}");
+        clock.sleep(std::time::Duration::from_millis(20)).await;
+    }
+    store.publish(&attempt).await.unwrap();
+    assert_eq!(fixture.parts().len(), 1);
+    assert_eq!(read(&store, &attempt, 0, 0, None).await.unwrap(), pattern(0, 0, 10_000));
+}
+
+#[tokio::test]
+async fn a_failed_sync_over_bytes_that_left_memory_is_a_loss_and_is_not_repeated() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    for is_removed in [false, true] {
+        let attempt = key(u64::from(is_removed), 0, 0);
+        open(&store, &attempt, 1).await;
+        let clock = SystemClock::new();
+        while let Err(error) = put(&store, &attempt, 0, 0, pattern(0, 0, 10_000)).await {
+            let is_passing = matches!(error.kind(), StoreErrorKind::Unavailable { .. });
+            assert!(is_passing && clock.monotonic() < PATIENCE, "a broken directory is not a full one: {error:?}");
+            clock.sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let found = store.core.registry.find(&attempt).unwrap();
+        store.core.spill(&found).await.unwrap();
+        put(&store, &attempt, 0, 10_000, pattern(0, 10_000, 10_000)).await.unwrap();
+        if is_removed {
+            std::fs::remove_file(&fixture.parts()[0]).unwrap();
+        } else {
+            store.core.media.fails_sync.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+        let prepare = PrepareRequest { attempt: attempt.clone(), expected: None };
+        let clock = SystemClock::new();
+        loop {
+            let refused = store.prepare(prepare.clone()).await.unwrap_err();
+            if *refused.kind() == (StoreErrorKind::Lost { cause: LossCause::Disk }) {
+                break;
+            }
+            assert!(matches!(refused.kind(), StoreErrorKind::Unavailable { .. }) && clock.monotonic() < PATIENCE, "{refused:?}");
+            clock.sleep(std::time::Duration::from_millis(20)).await;
+        }
+        for _ in 0..2 {
+            let refused = store.prepare(prepare.clone()).await.unwrap_err();
+            assert_eq!(*refused.kind(), StoreErrorKind::Lost { cause: LossCause::Disk });
+        }
+        assert_eq!((held(&store).total(), fixture.parts().len()), (0, 0));
+        assert_eq!(store.core.budget.used_bytes(), 0);
+    }
+}
+
+#[tokio::test]
 async fn subpartitions_are_contiguous_however_they_were_interleaved() {
     let fixture = Fixture::new();
     let store = fixture.open();

@@ -155,8 +155,8 @@ impl DirectorySet {
         self.directories.get(index).map(|directory| directory.path.as_path())
     }
 
-    /// A directory with room for `bytes` more: the one whose file system has most room, in turn
-    /// among equals. Directories that are full or failed are passed over, and looked at again once
+    /// A directory with room for `bytes` more: of the file system with most room, and in turn among
+    /// those that lie on it. Directories that are full or failed are passed over, and looked at again once
     /// the probe interval has passed. The room counts as taken until the system was asked again, so
     /// that many writers do not all take the same. Blocking (asks the system at most once per
     /// interval and directory). Errors: `Full` when the usable ones have no room or all are full;
@@ -167,7 +167,7 @@ impl DirectorySet {
 
     /// As [`DirectorySet::choose`], but stays with `preferred` as long as that has room.
     pub fn place(&self, preferred: Option<usize>, bytes: u64) -> Result<usize, FileError> {
-        let mut best: Option<(u64, usize)> = None;
+        let mut best: Option<(Space, usize)> = None;
         let n_directories = self.directories.len().max(1);
         let first = preferred.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed)) % n_directories;
         let mut refusal = FileError::new(FileErrorKind::Full, FileOperation::Probe, Path::new(""));
@@ -183,17 +183,18 @@ impl DirectorySet {
                         self.take_room(space.device, bytes);
                         return Ok(index);
                     }
-                    if best.is_none_or(|(free, _)| space.free_bytes > free) {
-                        best = Some((space.free_bytes, index));
+                    // Of those on one file system the first in turn is taken, whatever was measured when.
+                    let is_better = |(found, _): (Space, usize)| space.device != found.device && space.free_bytes > found.free_bytes;
+                    if best.is_none_or(is_better) {
+                        best = Some((space, index));
                     }
                 }
                 DirectoryState::Usable | DirectoryState::Full => is_room_short = true,
                 DirectoryState::Failed { reason } => refusal.source = Some(std::io::Error::other(reason)),
             }
         }
-        if let Some((_, index)) = best {
-            let device = self.directories.get(index).map(|directory| directory.health.lock().space.device);
-            self.take_room(device.unwrap_or_default(), bytes);
+        if let Some((space, index)) = best {
+            self.take_room(space.device, bytes);
             return Ok(index);
         }
         if !is_room_short {

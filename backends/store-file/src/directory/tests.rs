@@ -67,6 +67,19 @@ fn room_of_one_file_system_is_counted_once() {
 }
 
 #[test]
+fn directories_of_one_file_system_take_turns() {
+    let root = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(0));
+    let set = set((0..3).map(|n| root.path().join(n.to_string())).collect(), &clock).unwrap();
+    let mut n_chosen = [0; 3];
+    for _ in 0..30 {
+        clock.advance(Duration::from_millis(70));
+        n_chosen[set.choose(1).unwrap()] += 1;
+    }
+    assert_eq!(n_chosen, [10; 3]);
+}
+
+#[test]
 fn the_reserve_is_not_given_out() {
     let root = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(0));

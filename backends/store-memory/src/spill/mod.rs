@@ -130,9 +130,10 @@ impl Spill {
         // A writer that is locked is in a write that hangs: nothing waits for it here.
         let is_usable = |file: &Arc<SpillFile>| file.writer.try_lock().is_some_and(|writer| writer.is_some());
         let usable = current.lock().clone().filter(is_usable);
-        let file = match usable {
+        let directory = self.place(usable.as_ref().map(|file| file.directory), n_bytes).await?;
+        let file = match usable.filter(|file| file.directory == directory) {
             Some(file) => file,
-            None => self.create(n_bytes).await?,
+            None => self.create(directory).await?,
         };
         *current.lock() = Some(file.clone());
         let (target, is_synced, file_bytes) = (file.clone(), self.config.is_synced, self.config.file_bytes);
@@ -147,10 +148,15 @@ impl Spill {
         Ok(chunks.iter().map(place).collect())
     }
 
-    async fn create(&self, n_bytes: u64) -> Result<Arc<SpillFile>, FileError> {
-        let (set, number) = (self.set.clone(), self.next.fetch_add(1, Ordering::Relaxed));
-        let chosen = within(self.clock.as_ref(), PATIENCE, self.tasks.run_blocking(move || set.choose(n_bytes))).await;
-        let directory = chosen.flatten().unwrap_or_else(|| Err(interrupted()))?;
+    /// A directory with room, the preferred one if it has some.
+    async fn place(&self, preferred: Option<usize>, n_bytes: u64) -> Result<usize, FileError> {
+        let set = self.set.clone();
+        let placed = self.tasks.run_blocking(move || set.place(preferred, n_bytes));
+        within(self.clock.as_ref(), PATIENCE, placed).await.flatten().unwrap_or_else(|| Err(interrupted()))
+    }
+
+    async fn create(&self, directory: usize) -> Result<Arc<SpillFile>, FileError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.set.path(directory).unwrap_or(Path::new("")).join(format!("{number}.{SUFFIX}"));
         let condemned = self.condemned.clone();
         let make = move || {
