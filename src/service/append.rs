@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store_api::{AppendAck, AppendRequest, Chunk, NodeLife, Offset, Permit, Piece, SharedStore, SubpartitionIndex};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
 /// Where the frames of an attempt stand.
 #[derive(Debug, Default)]
@@ -94,17 +95,16 @@ fn due_frames(next: u64, frames: Vec<DataFrame>) -> (Vec<Piece>, u64, bool) {
     (pieces, n_repeated, false)
 }
 
-/// Applies frames; runs to its end. Answers the next sequence and the bytes that were new.
+/// Applies frames; runs to its end, with the lane held. Answers the next sequence and the bytes that
+/// were new.
 async fn apply_frames(
     service: Arc<PartitionService>,
     live: Arc<LiveAttempt>,
-    stream: u64,
+    mut lane: OwnedRwLockWriteGuard<Lane>,
     frames: Vec<DataFrame>,
     permit: Permit,
 ) -> ServiceResult<FramesAck> {
     let store = live.dataset.store()?;
-    let mut lane = live.lane.write().await;
-    live.check_stream(stream)?;
     lane.settle(store, &live).await.map_err(|error| service.refine(&live, error))?;
     let (pieces, n_repeated, has_gap) = due_frames(lane.next_sequence, frames);
     service.counters.repeated_frames.add(n_repeated);
@@ -227,12 +227,14 @@ impl FrameSink {
     ///
     /// A frame below the next sequence was applied before and is skipped; one above it is refused
     /// with `SequenceMismatch`, and those before it stay applied, as on every error. `permit` holds
-    /// at least the bytes of the frames. Cancelled half-way: the batch is applied all the same; the
-    /// next stream says how far it came. Errors: `SequenceMismatch`, `Fenced`, `TooLarge`,
+    /// at least the bytes of the frames. Cancelled half-way: the batch is not begun, or it is applied
+    /// to its end; the next stream waits for that and says how far it came. Errors: `SequenceMismatch`, `Fenced`, `TooLarge`,
     /// `UnknownPartition`, and why the attempt cannot be written.
     pub async fn push(&mut self, frames: Vec<DataFrame>, permit: Permit) -> ServiceResult<FramesAck> {
         let reserved = permit.bytes();
-        let work = apply_frames(self.service.clone(), self.live.clone(), self.stream, frames, permit);
+        let lane = self.live.lane.clone().write_owned().await;
+        self.live.check_stream(self.stream)?;
+        let work = apply_frames(self.service.clone(), self.live.clone(), lane, frames, permit);
         let outcome = self.service.run_to_end(work).await.flatten();
         self.reservation.settle(reserved);
         let applied = outcome?;
@@ -252,9 +254,14 @@ impl FrameSink {
     }
 }
 
-/// Applies pieces of a raw body; runs to its end.
-async fn apply_raw(service: Arc<PartitionService>, live: Arc<LiveAttempt>, pieces: Vec<Piece>, permit: Permit) -> ServiceResult<AppendAck> {
-    let lane = live.lane.read().await;
+/// Applies pieces of a raw body; runs to its end, with the lane shared.
+async fn apply_raw(
+    service: Arc<PartitionService>,
+    live: Arc<LiveAttempt>,
+    lane: OwnedRwLockReadGuard<Lane>,
+    pieces: Vec<Piece>,
+    permit: Permit,
+) -> ServiceResult<AppendAck> {
     lane.is_stale.store(true, Ordering::Release);
     let request = AppendRequest { attempt: live.key.clone(), pieces, permit };
     let ack = live.dataset.store()?.append(request).await.map_err(|error| service.refine(&live, error.into()))?;
@@ -309,7 +316,7 @@ impl RawSink {
     }
 
     /// Takes the next bytes of the body, with a permit of at least as many bytes. Cancelled
-    /// half-way: drop the sink; the chunk under way is applied all the same. Errors: `OffsetMismatch`,
+    /// half-way: drop the sink; a chunk that was begun is applied to its end. Errors: `OffsetMismatch`,
     /// `ContentMismatch`, `BelowFloor`, `TooLarge`, and why the attempt cannot be written.
     pub async fn push(&mut self, mut bytes: Bytes, permit: Permit) -> ServiceResult<()> {
         self.permit.merge(permit);
@@ -351,7 +358,8 @@ impl RawSink {
             start = end;
         }
         let permit = self.permit.split(bytes).unwrap_or_else(|| std::mem::take(&mut self.permit));
-        let work = apply_raw(self.service.clone(), self.live.clone(), pieces, permit);
+        let lane = self.live.lane.clone().read_owned().await;
+        let work = apply_raw(self.service.clone(), self.live.clone(), lane, pieces, permit);
         let outcome = self.service.run_to_end(work).await.flatten();
         self.reservation.settle(bytes);
         let ack = outcome?;

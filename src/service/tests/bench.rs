@@ -205,7 +205,6 @@ static DRAWN: AtomicU64 = AtomicU64::new(1);
 pub(super) struct Node {
     pub(super) service: Arc<PartitionService>,
     pub(super) clock: Arc<ManualClock>,
-    pub(super) pipelined: Arc<Switch>,
     pub(super) blocking: Arc<Switch>,
     pub(super) durable: Arc<ModelStore>,
     pub(super) catalog: Arc<TestCatalog>,
@@ -276,7 +275,7 @@ impl Node {
             random: Arc::new(Counting(AtomicU64::new(DRAWN.fetch_add(1 << 20, Ordering::SeqCst)))),
         };
         let service = PartitionService::start(config.clone(), parts).await.unwrap();
-        Self { service, clock, pipelined, blocking, durable, catalog, shared, tasks, config, name, life }
+        Self { service, clock, blocking, durable, catalog, shared, tasks, config, name, life }
     }
 
     /// The next life of this node: what was only in memory is gone.

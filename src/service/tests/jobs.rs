@@ -2,6 +2,7 @@
 
 use super::bench::*;
 use crate::service::*;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store_api::*;
@@ -228,20 +229,20 @@ async fn a_differing_repeat_of_a_dataset_is_a_conflict_that_names_the_member() {
 
 #[tokio::test]
 async fn a_class_that_cannot_be_kept_is_refused_and_never_weakened() {
-    let clock = std::sync::Arc::new(store_api::clock::ManualClock::new(0));
+    let clock = Arc::new(clock::ManualClock::new(0));
     let model = store_testkit::model_store::ModelStore::new(store_testkit::model_store::ModelProfile::surviving(), BUDGET, clock.clone());
     let node = Node::start().await;
     let parts = ServiceParts {
         stores: Stores { blocking: Some(model), ..Stores::default() },
         local_catalog: node.catalog.clone(),
         shared_catalog: None,
-        arbiter: std::sync::Arc::new(LocalArbiter::new()),
+        arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: TaskGroup::new(),
         node: NodeId::new("n").unwrap(),
         life: NodeLife::new(1),
         url: String::new(),
-        random: std::sync::Arc::new(Fixed),
+        random: Arc::new(Fixed),
     };
     let service = PartitionService::start(ServiceConfig::default(), parts).await.unwrap();
     service.put_job(&id("j"), owner("")).await.unwrap();
