@@ -58,7 +58,10 @@ mod tests {
     #[test]
     fn parts_are_read_in_their_order() {
         let target: Target = "j/d/3/4".parse().unwrap();
-        assert_eq!((target.job.as_str(), target.partition, target.subpartition.map(SubpartitionIndex::get)), ("j", Some(PartitionId::new(3)), Some(4)));
+        assert_eq!(
+            (target.job.as_str(), target.partition, target.subpartition.map(SubpartitionIndex::get)),
+            ("j", Some(PartitionId::new(3)), Some(4))
+        );
         assert_eq!("j".parse::<Target>().unwrap().dataset, None);
         assert_eq!("j/d/3".parse::<ContentTarget>().unwrap().subpartition, SubpartitionIndex::new(0));
     }
