@@ -216,8 +216,9 @@ impl FrameSink {
     }
 
     /// Reserves memory before a payload is read, waiting as configured. A permit that is dropped
-    /// gives its memory back. Cancel-safe. Errors: `OverQuota`, `Overloaded`, `RetentionExhausted`,
-    /// `TooLarge`, `DiskFull`, and why the attempt cannot be written.
+    /// gives its memory back, and counts against the quota until the sink is gone. Cancel-safe.
+    /// Errors: `OverQuota`, `Overloaded`, `RetentionExhausted`, `TooLarge`, `DiskFull`, and why the
+    /// attempt cannot be written.
     pub async fn reserve(&self, bytes: u64) -> ServiceResult<Permit> {
         self.live.check_stream(self.stream)?;
         self.service.reserve(&self.live, &self.reservation, bytes).await

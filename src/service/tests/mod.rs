@@ -2,6 +2,7 @@
 //!
 //! [`bench`] builds nodes over the testkit's model stores and a catalog that can fail, on a clock
 //! that only moves when told; the rest says what must hold.
+#![expect(clippy::cast_possible_truncation, reason = "patterns are made from small numbers")]
 
 mod appends;
 mod attempts;
