@@ -92,7 +92,7 @@ impl DatasetHandle {
     /// One page of the sealed partitions, after the `next_after` of the page before.
     pub async fn page(&self, after: Option<&str>, with_lengths: bool) -> Result<PartitionPage> {
         let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-        let path = format!("{}/partitions?lengths={with_lengths}{after}", self.path());
+        let path = format!("{}/partitions?lists={with_lengths}{after}", self.path());
         self.transport.document(&Call::new(Method::GET, path)).await
     }
 
