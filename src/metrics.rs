@@ -6,11 +6,11 @@
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::time::Duration;
@@ -253,20 +253,21 @@ impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         for source in &self.0 {
             let kind = if source.is_counter { MetricType::Counter } else { MetricType::Gauge };
-            // Sources are registered without the prefix of the registry.
-            let name = format!("forebay_{}", source.name);
-            let mut described = encoder.encode_descriptor(&name, source.help, None, kind)?;
+            let mut described = encoder.encode_descriptor(source.name, source.help, None, kind)?;
             for (labels, value) in (source.read)() {
-                let one = described.encode_family(&labels)?;
-                if source.is_counter {
-                    ConstCounter::new(value).encode(one)?;
+                if labels.is_empty() {
+                    encode_value(source.is_counter, value, &mut described)?;
                 } else {
-                    ConstGauge::new(value).encode(one)?;
+                    encode_value(source.is_counter, value, &mut described.encode_family(&labels)?)?;
                 }
             }
         }
         Ok(())
     }
+}
+
+fn encode_value(is_counter: bool, value: u64, encoder: &mut MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+    if is_counter { encoder.encode_counter::<NoLabelSet, _, u64>(&value, None) } else { encoder.encode_gauge(&value) }
 }
 
 #[cfg(test)]

@@ -235,7 +235,8 @@ fn sources(config: &Config, memory: Option<&Arc<MemoryStore>>, disk: &Arc<DiskSt
         ("documents", budgets.documents),
     ];
     let limits: Vec<_> = parts.iter().map(|(part, size)| (vec![("part", (*part).to_owned())], size.bytes())).collect();
-    let for_rooms = disk.clone();
+    // Sources do not keep the stores: these keep the metrics that hold the sources.
+    let for_rooms = Arc::downgrade(disk);
     let mut sources = vec![
         Source {
             name: "budget_limit_bytes",
@@ -248,15 +249,20 @@ fn sources(config: &Config, memory: Option<&Arc<MemoryStore>>, disk: &Arc<DiskSt
             help: "Room beyond the reserve, by number of the data directory",
             is_counter: false,
             read: Box::new(move || {
-                let numbered = for_rooms.directories().into_iter().enumerate();
+                let directories = for_rooms.upgrade().map(|disk| disk.directories()).unwrap_or_default();
+                let numbered = directories.into_iter().enumerate();
                 numbered.map(|(number, status)| (vec![("directory", number.to_string())], status.free_bytes)).collect()
             }),
         },
     ];
     if let Some(memory) = memory {
-        let (for_used, for_waiting) = (memory.clone(), memory.clone());
-        sources.push(Source::gauge("pipelined_used_bytes", "Memory that pipelined partitions use", move || for_used.reserved_bytes()));
-        sources.push(Source::gauge("pipelined_waiting", "Appends that wait for memory", move || for_waiting.n_waiting()));
+        let (for_used, for_waiting) = (Arc::downgrade(memory), Arc::downgrade(memory));
+        sources.push(Source::gauge("pipelined_used_bytes", "Memory that pipelined partitions use", move || {
+            for_used.upgrade().map_or(0, |store| store.reserved_bytes())
+        }));
+        sources.push(Source::gauge("pipelined_waiting", "Appends that wait for memory", move || {
+            for_waiting.upgrade().map_or(0, |store| store.n_waiting())
+        }));
     }
     sources
 }

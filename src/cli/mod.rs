@@ -5,6 +5,8 @@
 //! | `serve` | runs a node |
 //! | `config` | prints, checks and shows configurations |
 //! | `demo` | the main job: a real shuffle by real processes, with faults |
+//! | `put`, `get` | write and read the content of a subpartition |
+//! | `stat`, `ls`, `rm` | look at jobs, datasets and partitions, list them, release them |
 //!
 //! # Exit codes
 //! | code | meaning |
@@ -15,8 +17,13 @@
 //! | 3 | what was asked for is not there: never existed, released, expired, lost |
 
 mod config;
+mod connection;
+mod content;
+mod inspect;
 mod outcome;
+mod output;
 mod serve;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +59,16 @@ enum Command {
         /// What to do, as JSON
         instruction: String,
     },
+    /// Writes a file or standard input as the content of a subpartition, and seals it
+    Put(content::PutArguments),
+    /// Reads the content of a subpartition, checked, into a file or standard output
+    Get(content::GetArguments),
+    /// Looks at a job, a dataset or a partition
+    Stat(inspect::TargetArguments),
+    /// Lists jobs, datasets of a job, or sealed partitions of a dataset
+    Ls(inspect::ListArguments),
+    /// Releases a job, a dataset or a partition
+    Rm(inspect::TargetArguments),
 }
 
 /// Runs the command of this process's command line. Everything goes through the answer: nothing
@@ -82,6 +99,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Config(arguments) => config::run(&arguments),
         Command::Demo(arguments) => wait_for(crate::demo::run(arguments)),
         Command::DemoWorker { instruction } => wait_for(crate::demo::run_worker(&instruction)),
+        Command::Put(arguments) => content::put(&arguments),
+        Command::Get(arguments) => content::get(&arguments),
+        Command::Stat(arguments) => inspect::stat(&arguments),
+        Command::Ls(arguments) => inspect::ls(&arguments),
+        Command::Rm(arguments) => inspect::rm(&arguments),
     }
 }
 

@@ -20,6 +20,14 @@ fn known_commands_are_taken() {
         "forebay config --example",
         "forebay config --check a.toml",
         "forebay config --show --config a.toml",
+        "forebay put j/d/0/1 file --kind durable --subpartitions 4 --attempt 1.2",
+        "forebay put j/d/0 --json --url http://h:1 --token-file t",
+        "forebay get j/d/0/1 --from 5 --to 9",
+        "forebay get j/d/0 out --follow",
+        "forebay stat j/d/0",
+        "forebay ls",
+        "forebay ls j/d --json",
+        "forebay rm j",
     ] {
         assert!(parse(line).is_ok(), "{line}");
     }
@@ -34,6 +42,14 @@ fn wrong_lines_are_usage_errors() {
         "forebay serve --set nonsense",
         "forebay config",
         "forebay config --example --show",
+        "forebay put",
+        "forebay put j",
+        "forebay put ../x/d/0",
+        "forebay put j/d/0 --kind hot",
+        "forebay put j/d/0 --attempt 1",
+        "forebay get j/d/0 --to 9 --follow",
+        "forebay rm",
+        "forebay stat j --token a --token-file b",
     ] {
         assert!(parse(line).is_err_and(|error| error.use_stderr() || error.exit_code() == 2), "{line}");
     }

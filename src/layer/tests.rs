@@ -292,7 +292,7 @@ async fn a_batch_that_hangs_ends_every_item_where_it_stands() {
     let clock: SharedClock = manual.clone();
     let layer = each_layer(&Noting::new(Mood::Hangs, clock.clone()), &clock, &Arc::new(Metrics::new())).swap_remove(2);
     let events: Vec<_> = crate::test_time::hasten(&manual, layer.fetch(vec![read_request(), read_request()]).collect()).await;
-    let failed: Vec<_> = events.iter().filter_map(|event| match event {
+    let failed = events.iter().filter_map(|event| match event {
         FetchEvent::Failed { item, at, .. } => Some((*item, at.get())),
         FetchEvent::Data { .. } | FetchEvent::End { .. } => None,
     });

@@ -54,17 +54,23 @@ const COUNTERS: &[(&str, &str, Read)] = &[
     ("releases_put_off", "Releases that a store refused and that were put off", |c| c.releases_put_off.value()),
 ];
 
-/// What is asked of the service when the page is made.
+/// What is asked of the service when the page is made. The sources do not keep the service: it holds
+/// the stores, they hold the metrics, and these the sources.
 pub(super) fn service_sources(service: &Arc<PartitionService>) -> Vec<Source> {
     let of_counter = |(name, help, read): &(&'static str, &'static str, Read)| {
-        let (service, read) = (service.clone(), *read);
-        Source::counter(name, help, move || read(service.counters()))
+        let (service, read) = (Arc::downgrade(service), *read);
+        Source::counter(name, help, move || service.upgrade().map_or(0, |service| read(service.counters())))
     };
     let mut sources: Vec<Source> = COUNTERS.iter().map(of_counter).collect();
-    let (for_jobs, for_writes) = (service.clone(), service.clone());
-    sources.push(Source::gauge("jobs", "Jobs that have not ended", move || for_jobs.n_jobs() as u64));
-    sources.push(Source::gauge("writes_running", "Frame streams, raw appends and seals under way", move || {
-        for_writes.n_writes_running() as u64
-    }));
+    let ask = |read: fn(&PartitionService) -> usize| {
+        let service = Arc::downgrade(service);
+        move || service.upgrade().map_or(0, |service| read(&service) as u64)
+    };
+    sources.push(Source::gauge("jobs", "Jobs that have not ended", ask(PartitionService::n_jobs)));
+    sources.push(Source::gauge(
+        "writes_running",
+        "Frame streams, raw appends and seals under way",
+        ask(PartitionService::n_writes_running),
+    ));
     sources
 }

@@ -1,0 +1,8 @@
+//! The service from outside: a real server on a free port, clients that speak plain HTTP. Nothing
+//! here shares a document type with the service.
+
+#![expect(clippy::disallowed_methods, reason = "tests spawn and wait for what they start")]
+
+mod blackbox;
+mod contract;
+mod support;
