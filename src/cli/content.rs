@@ -272,7 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn blocks_are_full_until_the_input_ends() {
-        let content: Vec<u8> = (0..BLOCK_BYTES * 2 + 10).map(|at| (at % 251) as u8).collect();
+        let content: Vec<u8> = (0..BLOCK_BYTES * 2 + 10).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut input = content.as_slice();
         let mut read = Vec::new();
         let mut lengths = Vec::new();
