@@ -18,7 +18,7 @@ pub(super) struct ConnectionArguments {
     /// File whose first line is the token
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKEN_FILE", global = true)]
     token_file: Option<PathBuf>,
-    /// PEM file with an authority that may vouch for the node, besides those of the system
+    /// PEM file with the authorities that may vouch for the node; those of the system without it
     #[arg(long, value_name = "FILE", env = "FOREBAY_CA_FILE", global = true)]
     ca_file: Option<PathBuf>,
     /// One JSON object per line instead of text for people
@@ -36,15 +36,15 @@ impl ConnectionArguments {
     /// A client of the node; connects to nothing yet. Errors: usage.
     pub(super) fn client(&self) -> Result<Client, Failure> {
         let read = |path: &PathBuf| std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
-        let mut builder = Client::builder(&self.url);
+        let mut builder = Client::builder(self.url.clone());
         if let Some(path) = &self.token_file {
             let text = String::from_utf8(read(path)?).map_err(|_| Failure::usage("the token file is not text"))?;
             builder = builder.token(text.lines().next().unwrap_or_default().trim());
         } else if let Some(token) = &self.token {
-            builder = builder.token(token);
+            builder = builder.token(token.clone());
         }
         if let Some(path) = &self.ca_file {
-            builder = builder.ca_pem(&read(path)?);
+            builder = builder.ca_pem(read(path)?);
         }
         builder.build().map_err(failure)
     }
@@ -63,11 +63,14 @@ pub(super) fn failure(error: ClientError) -> Failure {
 }
 
 fn kind_of(error: &ClientError) -> FailureKind {
-    match error {
-        ClientError::Invalid(_) => FailureKind::Usage,
-        ClientError::Refused(problem) if matches!(problem.code.status(), 404 | 410) => FailureKind::Absent,
-        ClientError::Refused(_) | ClientError::Transport { .. } | ClientError::Damaged(_) | ClientError::Protocol(_) => FailureKind::Failed,
+    if matches!(error, ClientError::Invalid { .. }) {
+        return FailureKind::Usage;
     }
+    let is_absent = matches!(
+        error,
+        ClientError::NeverExisted(_) | ClientError::Released(_) | ClientError::Lost { .. } | ClientError::BelowFloor { .. }
+    );
+    if is_absent { FailureKind::Absent } else { FailureKind::Failed }
 }
 
 #[cfg(test)]
@@ -77,7 +80,7 @@ mod tests {
 
     #[test]
     fn each_code_has_the_exit_code_of_its_meaning() {
-        let code_of = |code| failure(ClientError::Refused(Box::new(Problem::new(code, "x")))).kind.code();
+        let code_of = |code| failure(ClientError::from_problem(Problem::new(code, "x"), 1)).kind.code();
         for gone in [ErrorCode::UnknownJob, ErrorCode::UnknownPartition, ErrorCode::Released, ErrorCode::Expired, ErrorCode::Lost] {
             assert_eq!(code_of(gone), 3, "{gone}");
         }

@@ -6,10 +6,11 @@ use super::target::ContentTarget;
 use super::{Failure, runtime};
 use bytes::{Bytes, BytesMut};
 use clap::{Args, ValueEnum};
-use forebay_client::{Client, DatasetHandle, JobHandle, ReadOptions, SubpartitionReader, TailReader, WriterOptions};
+use forebay_client::{Client, ClientError, DatasetHandle, DatasetRequest, JobHandle, JobRequest, Kind, ReadRange, Sealed, TailOptions};
 use forebay_protocol::ErrorCode;
-use forebay_protocol::datasets::{DatasetRequest, Kind, RetentionName};
-use forebay_protocol::jobs::JobRequest;
+use forebay_protocol::datasets::RetentionName;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use serde_json::json;
 use std::io;
 use std::os::fd::AsFd;
@@ -82,7 +83,7 @@ pub(super) struct GetArguments {
     #[arg(long, value_name = "OFFSET", default_value_t = 0)]
     from: u64,
     /// First byte not wanted; the end without it
-    #[arg(long, value_name = "OFFSET", conflicts_with = "follow")]
+    #[arg(long, value_name = "OFFSET")]
     to: Option<u64>,
     /// The attempt that must be the content
     #[arg(long, value_name = "GENERATION.ATTEMPT")]
@@ -113,8 +114,7 @@ async fn put_from(arguments: &PutArguments, client: &Client, input: impl AsyncRe
     let target = &arguments.target;
     let job = ensure_job(arguments, client).await?;
     let dataset = ensure_dataset(arguments, &job).await?;
-    let opened = dataset.writer(target.partition, arguments.attempt, WriterOptions::default()).await;
-    let mut writer = opened.map_err(failure)?;
+    let mut writer = dataset.open_attempt(target.partition, arguments.attempt, Vec::new()).await.map_err(failure)?.into_writer();
     let mut input = input;
     let progress = Progress::new(total, arguments.connection.json);
     // Ends with the input.
@@ -133,9 +133,10 @@ async fn put_from(arguments: &PutArguments, client: &Client, input: impl AsyncRe
     }
     let sealed = writer.seal().await.map_err(failure)?;
     drop(progress);
-    let mut answer = serde_json::to_value(&sealed).map_err(|error| Failure::failed(error.to_string()))?;
+    let mut answer = serde_json::to_value(sealed.manifest()).map_err(|error| Failure::failed(error.to_string()))?;
     if let Some(members) = answer.as_object_mut() {
         members.insert("event".to_owned(), json!("sealed"));
+        members.insert("result".to_owned(), json!(if matches!(sealed, Sealed::Won(_)) { "won" } else { "other_won" }));
     }
     print(&answer, arguments.connection.json)
 }
@@ -143,36 +144,37 @@ async fn put_from(arguments: &PutArguments, client: &Client, input: impl AsyncRe
 /// The job, made if it is not there. A job of another owner is written to with its token all the
 /// same; only its owner may raise generations.
 async fn ensure_job(arguments: &PutArguments, client: &Client) -> Result<JobHandle, Failure> {
-    let job = &arguments.target.job;
+    let name = arguments.target.job.as_str();
     let request = JobRequest { owner_nonce: arguments.owner.clone(), ..JobRequest::default() };
-    match client.put_job(job, &request).await {
-        Ok((handle, document)) => {
-            if let Some(token) = document.token {
-                let text = json!({"event": "job_token", "job": document.job, "token": token}).to_string();
-                // Answered this once: whoever made the job must be able to note it.
-                tell(if arguments.connection.json { &text } else { &token });
+    match client.put_job(name, request).await {
+        Ok(job) => {
+            if let Some(token) = job.token() {
+                let text = json!({"event": "job_token", "job": name, "token": token}).to_string();
+                tell(if arguments.connection.json { &text } else { token });
             }
-            Ok(handle)
+            Ok(job)
         }
-        Err(error) if matches!(error.code(), Some(ErrorCode::JobOwned | ErrorCode::Forbidden)) => Ok(client.job(job)),
+        Err(ClientError::Refused(problem)) if matches!(problem.code, ErrorCode::JobOwned | ErrorCode::Forbidden) => {
+            client.job(name).map_err(failure)
+        }
         Err(error) => Err(failure(error)),
     }
 }
 
 /// The dataset as it is, or made.
 async fn ensure_dataset(arguments: &PutArguments, job: &JobHandle) -> Result<DatasetHandle, Failure> {
-    let dataset = job.dataset(&arguments.target.dataset);
-    match dataset.document().await {
+    let name = arguments.target.dataset.as_str();
+    let dataset = job.dataset(name).map_err(failure)?;
+    match dataset.state().await {
         Ok(_) => Ok(dataset),
-        Err(error) if error.code() == Some(ErrorCode::UnknownDataset) => {
+        Err(ClientError::NeverExisted(_)) => {
             let enough = arguments.target.subpartition.get().saturating_add(1);
             let mut request = DatasetRequest::new(arguments.subpartitions.unwrap_or(enough));
             request.kind = Some(arguments.kind.into());
             if arguments.kind == KindArgument::Pipelined && arguments.keep {
                 request.retention = Some(RetentionName::BestEffort);
             }
-            let made = job.put_dataset(&arguments.target.dataset, &request).await;
-            made.map(|(dataset, _)| dataset).map_err(failure)
+            job.put_dataset(name, request).await.map_err(failure)
         }
         Err(error) => Err(failure(error)),
     }
@@ -219,40 +221,31 @@ pub(super) fn get(arguments: &GetArguments) -> Result<(), Failure> {
     })
 }
 
-/// The content wanted, every byte of it checked by the client.
-enum Content {
-    Sealed(SubpartitionReader),
-    Open(TailReader),
-}
+type Content = BoxStream<'static, Result<Bytes, ClientError>>;
 
-impl Content {
-    fn of(arguments: &GetArguments, client: &Client) -> Self {
-        let target = &arguments.target;
-        let dataset = client.job(&target.job).dataset(&target.dataset);
-        let from = Offset::new(arguments.from);
-        if arguments.follow {
-            return Self::Open(dataset.tail(target.partition, target.subpartition, from, arguments.attempt));
-        }
-        let options = ReadOptions { from, to: arguments.to.map(Offset::new), attempt: arguments.attempt };
-        Self::Sealed(dataset.read(target.partition, target.subpartition, options))
+/// The content wanted, every byte checked by the client, and its length if it is known.
+async fn content(arguments: &GetArguments, client: &Client) -> Result<(Content, Option<u64>), Failure> {
+    let target = &arguments.target;
+    let dataset = client.job(target.job.as_str()).and_then(|job| job.dataset(target.dataset.as_str())).map_err(failure)?;
+    let (from, to) = (Offset::new(arguments.from), arguments.to.map(Offset::new));
+    if arguments.follow {
+        let options = TailOptions { from, to, attempt: arguments.attempt, ..TailOptions::default() };
+        return Ok((dataset.tail(target.partition, target.subpartition, options).into_stream(), None));
     }
-
-    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        let next = match self {
-            Self::Sealed(reader) => reader.next().await,
-            Self::Open(reader) => reader.next().await,
-        };
-        next.map_err(failure)
-    }
+    let range = ReadRange { start: from, end: to, attempt: arguments.attempt };
+    let reader = dataset.read(target.partition, target.subpartition, range).await.map_err(failure)?;
+    let length = reader.end().get().saturating_sub(arguments.from);
+    Ok((reader.into_stream(), Some(length)))
 }
 
 async fn get_to(arguments: &GetArguments, client: &Client, output: impl AsyncWrite + Unpin) -> Result<(), Failure> {
-    let mut content = Content::of(arguments, client);
+    let (mut chunks, length) = content(arguments, client).await?;
     let refuse = |error: io::Error| Failure::failed(format!("the output: {error}"));
     let mut output = output;
-    let progress = Progress::new(None, arguments.connection.json);
+    let progress = Progress::new(length, arguments.connection.json);
     let mut n_bytes = 0_u64;
-    while let Some(bytes) = content.next().await? {
+    while let Some(chunk) = chunks.next().await {
+        let bytes = chunk.map_err(failure)?;
         output.write_all(&bytes).await.map_err(refuse)?;
         progress.add(bytes.len());
         n_bytes = n_bytes.saturating_add(bytes.len() as u64);

@@ -5,7 +5,8 @@ use super::output::print;
 use super::target::Target;
 use super::{Failure, runtime};
 use clap::Args;
-use forebay_client::{ClientError, DatasetHandle, JobHandle};
+use forebay_client::{Client, ClientError, DatasetHandle, JobHandle};
+use futures::StreamExt as _;
 use serde::Serialize;
 use serde_json::Value;
 use store_api::JobEpoch;
@@ -33,11 +34,11 @@ pub(super) struct ListArguments {
 pub(super) fn stat(arguments: &TargetArguments) -> Result<(), Failure> {
     let target = &arguments.target;
     let value = runtime()?.block_on(async {
-        let job = arguments.connection.client()?.job(&target.job);
-        match (dataset_of(&job, target), target.partition) {
-            (None, _) => to_value(job.document().await),
-            (Some(dataset), None) => to_value(dataset.document().await),
-            (Some(dataset), Some(partition)) => to_value(dataset.partition(partition).await),
+        let job = job_of(&arguments.connection.client()?, target)?;
+        match (dataset_of(&job, target)?, target.partition) {
+            (None, _) => to_value(job.state().await),
+            (Some(dataset), None) => to_value(dataset.state().await),
+            (Some(dataset), Some(partition)) => to_value(dataset.partition(partition, true).await),
         }
     })?;
     print(&value, arguments.connection.json)
@@ -51,23 +52,18 @@ pub(super) fn ls(arguments: &ListArguments) -> Result<(), Failure> {
             let jobs = client.jobs().await.map_err(failure)?.jobs;
             return print_all(&jobs, is_json, &["job", "default_kind", "n_datasets", "lease_remaining_ms"]);
         };
-        let job = client.job(&target.job);
-        match dataset_of(&job, target) {
+        let job = job_of(&client, target)?;
+        match dataset_of(&job, target)? {
             None => {
                 let datasets = job.datasets().await.map_err(failure)?.datasets;
                 print_all(&datasets, is_json, &["dataset", "kind", "subpartitions", "n_sealed", "sealed_bytes"])
             }
             Some(dataset) => {
-                // Page by page: a dataset may have more partitions than fit into memory twice.
-                let mut after = None;
-                loop {
-                    let page = dataset.page(after.as_deref(), false).await.map_err(failure)?;
-                    print_all(&page.partitions, is_json, &["partition", "attempt", "total_bytes", "fingerprint"])?;
-                    after = page.next_after;
-                    if after.is_none() {
-                        return Ok(());
-                    }
+                let mut partitions = dataset.partitions(false);
+                while let Some(partition) = partitions.next().await {
+                    print_all(&[partition.map_err(failure)?], is_json, &["partition", "attempt", "total_bytes", "fingerprint"])?;
                 }
+                Ok(())
             }
         }
     })
@@ -79,10 +75,10 @@ pub(super) fn rm(arguments: &TargetArguments) -> Result<(), Failure> {
         return Err(Failure::usage("subpartitions are not released one by one: JOB[/DATASET[/PARTITION]]"));
     }
     let value = runtime()?.block_on(async {
-        let client = arguments.connection.client()?;
-        let epoch = client.job(&target.job).document().await.map_err(failure)?.epoch;
-        let job = client.job_at(&target.job, JobEpoch::new(epoch));
-        match (dataset_of(&job, target), target.partition) {
+        let job = job_of(&arguments.connection.client()?, target)?;
+        let epoch = job.state().await.map_err(failure)?.epoch;
+        let job = job.with_epoch(JobEpoch::new(epoch));
+        match (dataset_of(&job, target)?, target.partition) {
             (None, _) => to_value(job.release().await),
             (Some(dataset), None) => to_value(dataset.release().await),
             (Some(dataset), Some(partition)) => to_value(dataset.release_partition(partition).await),
@@ -91,8 +87,12 @@ pub(super) fn rm(arguments: &TargetArguments) -> Result<(), Failure> {
     print(&value, arguments.connection.json)
 }
 
-fn dataset_of(job: &JobHandle, target: &Target) -> Option<DatasetHandle> {
-    target.dataset.as_ref().map(|dataset| job.dataset(dataset))
+fn job_of(client: &Client, target: &Target) -> Result<JobHandle, Failure> {
+    client.job(target.job.as_str()).map_err(failure)
+}
+
+fn dataset_of(job: &JobHandle, target: &Target) -> Result<Option<DatasetHandle>, Failure> {
+    target.dataset.as_ref().map(|dataset| job.dataset(dataset.as_str()).map_err(failure)).transpose()
 }
 
 fn to_value(answer: Result<impl Serialize, ClientError>) -> Result<Value, Failure> {

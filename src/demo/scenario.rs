@@ -4,9 +4,7 @@ use super::DemoError;
 use super::cluster::{Node, NodePlan, Worker};
 use super::worker::{Role, WorkerEvent, WorkerSpec};
 use super::workload::{Sums, Table, merge};
-use forebay_client::protocol::datasets::{DatasetRequest, Kind as WireKind, RetentionName};
-use forebay_client::protocol::jobs::JobRequest;
-use forebay_client::{Client, DatasetId, JobId};
+use forebay_client::{Client, DatasetRequest, JobRequest, Kind as WireKind, RetentionName};
 use futures::future::try_join_all;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +13,8 @@ use store_api::SharedClock;
 /// Memory of a node, in bytes: enough for the pipelined kinds, whose consumers acknowledge at the
 /// end only.
 const NODE_MEMORY: u64 = 2 * 1024 * 1024 * 1024;
+/// The job of a run.
+const JOB: &str = "demo";
 /// The worker that a fault hits.
 const VICTIM: u32 = 0;
 /// Rows after which a superseded producer stops, in hundredths of its share.
@@ -189,15 +189,12 @@ impl Run {
         let node = Node::start(plan("node-a"), &self.clock).await?;
         let second = if self.fault == Fault::NodeLost { Some(Node::start(plan("node-b"), &self.clock).await?) } else { None };
         let urls = std::iter::once(&node).chain(&second).map(|node| node.url().to_owned()).collect();
-        let invalid = |error: store_api::ids::IdError| DemoError::new(error.to_string());
-        let job_id = JobId::new("demo").map_err(invalid)?;
-        let client = Client::builder(node.url()).build()?;
-        let (job, document) = client.put_job(&job_id, &JobRequest::default()).await?;
+        let job = Client::builder(node.url()).build()?.put_job(JOB, JobRequest::default()).await?;
         for table in Table::ALL {
-            let id = DatasetId::new(table.dataset()).map_err(invalid)?;
-            job.put_dataset(&id, &self.kind.request(self.n_producers, self.n_consumers)).await?;
+            job.put_dataset(table.dataset(), self.kind.request(self.n_producers, self.n_consumers)).await?;
         }
-        Ok(Site { node: Some(node), _second: second, urls, job: job_id.to_string(), epoch: document.epoch })
+        let epoch = job.epoch().ok_or_else(|| DemoError::new("the job has no epoch"))?.get();
+        Ok(Site { node: Some(node), _second: second, urls, job: JOB.to_owned(), epoch })
     }
 
     fn spec(&self, site: &Site, role: Role, index: u32) -> WorkerSpec {

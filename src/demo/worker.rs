@@ -4,20 +4,19 @@
 use super::DemoError;
 use super::cluster::to_line;
 use super::workload::{BlockDecoder, Join, Sums, Table, batches, encode, split};
-use forebay_client::protocol::ErrorCode;
-use forebay_client::protocol::reads::{FetchItem, Position};
-use forebay_client::{
-    AttemptId, Client, ClientError, DatasetHandle, DatasetId, FetchOptions, Fetched, JobEpoch, JobHandle, JobId, Offset, PartitionId,
-    SubpartitionIndex, WriterOptions,
-};
+use forebay_client::{Action, Client, ClientError, DatasetHandle, FetchPiece, FetchTarget, JobHandle, RetryPolicy, TailOptions};
+use forebay_protocol::reads::{AcknowledgeRequest, Position};
+use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
-use store_api::{Clock, SystemClock};
+use store_api::{AttemptId, Clock, JobEpoch, Offset, PartitionId, SubpartitionIndex, SystemClock};
 
 /// Between two looks for the file that ends a hold.
 const POLL: Duration = Duration::from_millis(10);
+/// Payload bytes of one batch request.
+const FETCH_BYTES: u64 = 64 * 1024 * 1024;
 /// Longest hold.
 const MAX_HOLD: Duration = Duration::from_secs(120);
 /// How often a consumer begins anew because a producer was superseded.
@@ -127,16 +126,14 @@ pub(crate) async fn run(argument: &str) -> Result<(), DemoError> {
     }
 }
 
-fn connect(spec: &WorkerSpec) -> Result<JobHandle, DemoError> {
-    let (first, others) = spec.urls.split_first().ok_or_else(|| DemoError::new("no node to ask"))?;
-    let builder = others.iter().fold(Client::builder(first), |builder, url| builder.also(url));
-    let job = JobId::new(&spec.job).map_err(|error| DemoError::new(error.to_string()))?;
-    Ok(builder.build()?.job_at(&job, JobEpoch::new(spec.epoch)))
-}
-
-fn dataset(job: &JobHandle, table: Table) -> Result<DatasetHandle, DemoError> {
-    let id = DatasetId::new(table.dataset()).map_err(|error| DemoError::new(error.to_string()))?;
-    Ok(job.dataset(&id))
+/// The job, asked for at one of the nodes.
+fn connect(spec: &WorkerSpec, node: usize) -> Result<JobHandle, DemoError> {
+    let url = spec.urls.get(node % spec.urls.len().max(1)).ok_or_else(|| DemoError::new("no node to ask"))?;
+    // With another node to turn to, a dead one is given up soon; alone, its restart is waited for.
+    let (max_attempts, deadline) = if spec.urls.len() > 1 { (3, Duration::from_secs(5)) } else { (60, Duration::from_secs(60)) };
+    let retry = RetryPolicy { max_attempts, deadline, max_backoff: Duration::from_secs(1), ..RetryPolicy::default() };
+    let job = Client::builder(url).retry(retry).build()?.job(&spec.job)?;
+    Ok(job.with_epoch(JobEpoch::new(spec.epoch)))
 }
 
 /// Waits for the go file, for a bounded time.
@@ -153,11 +150,11 @@ async fn hold(spec: &WorkerSpec, rows: u64, bytes: u64) -> Result<(), DemoError>
 }
 
 async fn produce(spec: &WorkerSpec) -> Result<WorkerEvent, DemoError> {
-    let job = connect(spec)?;
+    let job = connect(spec, 0)?;
     let (mut rows, mut bytes) = (0, 0);
     match write_tables(spec, &job, &mut rows, &mut bytes).await {
         Ok(()) => Ok(WorkerEvent::Produced { rows, bytes }),
-        Err(DemoError::Client(error)) if error.is_fenced() => {
+        Err(DemoError::Client(error)) if error.action() == Action::StandDown => {
             Ok(WorkerEvent::Refused { code: error.code().map_or_else(String::new, |code| code.to_string()), rows })
         }
         Err(error) => Err(error),
@@ -168,7 +165,7 @@ async fn write_tables(spec: &WorkerSpec, job: &JobHandle, rows: &mut u64, bytes:
     let (partition, attempt) = (PartitionId::new(u64::from(spec.index)), AttemptId::new(spec.generation, 0));
     let mut has_held = false;
     for table in Table::ALL {
-        let mut writer = dataset(job, table)?.writer(partition, attempt, WriterOptions::default()).await?;
+        let mut writer = job.dataset(table.dataset())?.open_attempt(partition, attempt, Vec::new()).await?.into_writer();
         for batch in batches(table, spec.scale, spec.index, spec.n_producers) {
             let batch = batch.map_err(|error| DemoError::new(error.to_string()))?;
             for (consumer, part) in split(&batch, spec.n_consumers)? {
@@ -220,11 +217,9 @@ impl Consumption {
 }
 
 async fn consume(spec: &WorkerSpec) -> Result<WorkerEvent, DemoError> {
-    let job = connect(spec)?;
     let mut consumption = Consumption::default();
     for _ in 0..MAX_FRESH_STARTS {
-        let ended =
-            if spec.is_pipelined { follow(spec, &job, &mut consumption).await } else { read_sealed(spec, &job, &mut consumption).await };
+        let ended = if spec.is_pipelined { follow(spec, &mut consumption).await } else { read_sealed(spec, &mut consumption).await };
         match ended {
             Ok(()) => {
                 let rows = consumption.join.n_rows();
@@ -238,65 +233,106 @@ async fn consume(spec: &WorkerSpec) -> Result<WorkerEvent, DemoError> {
     Err(DemoError::new(format!("a producer was superseded {MAX_FRESH_STARTS} times")))
 }
 
+/// Whether what was read so far belongs to an attempt that does not count any more.
 fn is_superseded(error: &ClientError) -> bool {
-    matches!(error.code(), Some(ErrorCode::Fenced | ErrorCode::OtherAttemptWon | ErrorCode::Aborted))
+    matches!(error, ClientError::Fenced { .. } | ClientError::OtherAttemptWon { .. } | ClientError::Released(_))
 }
 
-/// Reads the consumer's subpartition of every sealed partition in one batch per table.
-async fn read_sealed(spec: &WorkerSpec, job: &JobHandle, consumption: &mut Consumption) -> Result<(), DemoError> {
+/// Reads the consumer's subpartition of every sealed partition, in one batch per table and node.
+async fn read_sealed(spec: &WorkerSpec, consumption: &mut Consumption) -> Result<(), DemoError> {
     for table in Table::ALL {
-        let item = |producer| FetchItem {
-            partition: u64::from(producer),
-            subpartition: spec.index,
-            n_subpartitions: 1,
-            from: 0,
-            to: None,
-            attempt: None,
-        };
-        let mut decoders: Vec<BlockDecoder> = (0..spec.n_producers).map(|_| BlockDecoder::default()).collect();
-        let mut fetch = dataset(job, table)?.fetch((0..spec.n_producers).map(item).collect(), FetchOptions::default());
-        while let Some(fetched) = fetch.next().await? {
-            match fetched {
-                Fetched::Bytes { item, bytes, .. } => {
-                    let decoder = decoders.get_mut(item).ok_or_else(|| DemoError::new("an item that was not asked for"))?;
-                    consumption.take(spec, table, decoder, &bytes).await?;
-                }
-                Fetched::End { item, .. } => {
-                    decoders.get(item).ok_or_else(|| DemoError::new("an item that was not asked for"))?.finish()?;
-                }
-                Fetched::Failed { error, .. } => return Err(error.into()),
+        let mut open: Vec<(FetchTarget, BlockDecoder)> = (0..spec.n_producers)
+            .map(|producer| FetchTarget::anywhere(PartitionId::new(u64::from(producer)), SubpartitionIndex::new(spec.index)))
+            .map(|target| (target, BlockDecoder::default()))
+            .collect();
+        let mut node = 0;
+        // Each round asks one node for what is still open; a node that is gone leaves it to the next.
+        while !open.is_empty() {
+            if node > spec.urls.len() {
+                return Err(DemoError::new("no node serves what is left"));
             }
+            let stage = connect(spec, node)?.dataset(table.dataset())?;
+            open = fetch_round(spec, &stage, table, open, consumption).await?;
+            node += 1;
         }
     }
     Ok(())
 }
 
-/// Follows the consumer's subpartition of every partition while it is written, and acknowledges once
-/// the result is there.
-async fn follow(spec: &WorkerSpec, job: &JobHandle, consumption: &mut Consumption) -> Result<(), DemoError> {
-    let subpartition = SubpartitionIndex::new(spec.index);
-    let (mut ends, mut life) = (Vec::new(), String::new());
-    for table in Table::ALL {
-        for producer in 0..spec.n_producers {
-            let mut decoder = BlockDecoder::default();
-            let mut tail = dataset(job, table)?.tail(PartitionId::new(u64::from(producer)), subpartition, Offset::ZERO, None);
-            while let Some(bytes) = tail.next().await? {
-                consumption.take(spec, table, &mut decoder, &bytes).await?;
+/// Asks one node for what is open. Answers what it could not give because it is gone, with the
+/// offsets to go on from.
+async fn fetch_round(
+    spec: &WorkerSpec,
+    stage: &DatasetHandle,
+    table: Table,
+    mut open: Vec<(FetchTarget, BlockDecoder)>,
+    consumption: &mut Consumption,
+) -> Result<Vec<(FetchTarget, BlockDecoder)>, DemoError> {
+    let unknown = || DemoError::new("an item that was not asked for");
+    let targets = open.iter().map(|(target, _)| target.clone()).collect();
+    let mut is_open = vec![false; open.len()];
+    let mut pieces = stage.fetch(targets, FETCH_BYTES);
+    while let Some(piece) = pieces.next().await {
+        match piece {
+            FetchPiece::Bytes { item, offset, bytes } => {
+                let (target, decoder) = open.get_mut(item.target).ok_or_else(unknown)?;
+                target.item.from = offset.get() + bytes.len() as u64;
+                consumption.take(spec, table, decoder, &bytes).await?;
             }
-            decoder.finish()?;
-            life = tail.node_life().map_or(life, str::to_owned);
-            let position = Position {
-                partition: u64::from(producer),
-                subpartition: spec.index,
-                offset: tail.offset().get(),
-                attempt: tail.attempt().map(str::to_owned),
-            };
-            ends.push((table, position));
+            FetchPiece::End { item, .. } => open.get(item.target).ok_or_else(unknown)?.1.finish()?,
+            FetchPiece::Failed { item, offset, error } => {
+                if error.action() != Action::ResolveAgain && error.action() != Action::RetryLater {
+                    return Err(error.into());
+                }
+                open.get_mut(item.target).ok_or_else(unknown)?.0.item.from = offset.get();
+                *is_open.get_mut(item.target).ok_or_else(unknown)? = true;
+            }
         }
     }
+    Ok(open.into_iter().zip(is_open).filter(|(_, is_open)| *is_open).map(|(item, _)| item).collect())
+}
+
+/// A producer that has not begun is waited for; the driver bounds how long.
+async fn wait_for_producer() -> Result<(), DemoError> {
+    let clock = SystemClock::new();
+    clock.sleep(POLL).await;
+    Ok(())
+}
+
+/// Follows the consumer's subpartition of every partition while it is written, and acknowledges once
+/// the result is there.
+async fn follow(spec: &WorkerSpec, consumption: &mut Consumption) -> Result<(), DemoError> {
+    let (job, subpartition) = (connect(spec, 0)?, SubpartitionIndex::new(spec.index));
+    let mut acknowledgements = Vec::new();
     for table in Table::ALL {
-        let positions = ends.iter().filter(|(of, _)| *of == table).map(|(_, position)| position.clone()).collect();
-        dataset(job, table)?.acknowledge(&life, "default", positions).await?;
+        let stage = job.dataset(table.dataset())?;
+        let mut positions = Vec::new();
+        for producer in 0..spec.n_producers {
+            let mut decoder = BlockDecoder::default();
+            let options = TailOptions { from: Offset::ZERO, ..TailOptions::default() };
+            let mut tail = stage.tail(PartitionId::new(u64::from(producer)), subpartition, options);
+            while let Some(bytes) = tail.next().await {
+                match bytes {
+                    Ok(bytes) => consumption.take(spec, table, &mut decoder, &bytes).await?,
+                    Err(ClientError::NotReady(_)) if tail.next_offset() == Offset::ZERO => {
+                        wait_for_producer().await?;
+                        tail = stage.tail(PartitionId::new(u64::from(producer)), subpartition, options);
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            decoder.finish()?;
+            positions.push(Position {
+                partition: u64::from(producer),
+                subpartition: spec.index,
+                offset: tail.next_offset().get(),
+                attempt: tail.attempt().map(str::to_owned),
+            });
+        }
+        acknowledgements.push((stage, AcknowledgeRequest { group: "default".to_owned(), consumer: None, positions }));
+    }
+    for (stage, request) in acknowledgements {
+        stage.acknowledge(&request).await?;
     }
     Ok(())
 }
