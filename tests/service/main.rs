@@ -3,6 +3,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests spawn and wait for what they start")]
 
+#[cfg(test)]
 mod blackbox;
+#[cfg(test)]
 mod contract;
+#[cfg(test)]
 mod support;

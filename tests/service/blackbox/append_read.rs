@@ -146,7 +146,7 @@ async fn a_gap_in_the_sequence_is_refused_until_it_is_filled() {
         let s = Scenario::new(&node, kind).await;
         s.open(0, "0.0").await.success();
         let stream = |from: u64, to: u64| {
-            let frames = (from..to).flat_map(|sequence| frames::data(0, sequence, &[sequence as u8]));
+            let frames = (from..to).flat_map(|sequence| frames::data(0, sequence, &sequence.to_le_bytes()[..1]));
             frames.chain(frames::end(to)).collect::<Vec<u8>>()
         };
         s.frames(0, "0.0", stream(0, 5)).await.success();

@@ -91,11 +91,8 @@ async fn a_client_that_asks_first_is_told_to_go_on_only_when_all_else_is_right()
     assert!(raw.read_head().await.0.starts_with("HTTP/1.1 100"));
     raw.send(b"hello").await;
     assert!(raw.read_head().await.0.starts_with("HTTP/1.1 200"));
-    for wrong in [
-        head(&s, "00000000000000ff", more),
-        head(&s, &life, more).replace("offset=0", "offset=9"),
-        head(&s, &life, more).replace("attempts/0.0", "attempts/0.9"),
-    ] {
+    let other_attempt = head(&s, &life, more).replace("attempts/0.0", "attempts/0.9");
+    for wrong in [head(&s, "00000000000000ff", more), other_attempt] {
         let mut raw = Raw::connect(node.address).await;
         raw.send(wrong.as_bytes()).await;
         let (answer, _) = raw.read_head().await;

@@ -79,10 +79,6 @@ impl Client {
         self
     }
 
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
     pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         let builder = self.http.request(method, format!("{}{path}", self.url)).headers(self.headers.clone());

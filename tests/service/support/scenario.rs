@@ -33,9 +33,7 @@ pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
 pub(crate) struct Scenario {
     pub(crate) client: Client,
     pub(crate) job: String,
-    pub(crate) epoch: u64,
     pub(crate) kind: &'static str,
-    pub(crate) retention: Option<&'static str>,
 }
 
 impl Scenario {
@@ -55,11 +53,7 @@ impl Scenario {
             dataset["retention"] = json!(retention);
         }
         client.put(&format!("/v1/jobs/{job}/datasets/d"), dataset).await.success();
-        Self { client, job, epoch, kind, retention }
-    }
-
-    pub(crate) fn is_pipelined(&self) -> bool {
-        self.kind == "pipelined"
+        Self { client, job, kind }
     }
 
     pub(crate) fn job_path(&self) -> String {
