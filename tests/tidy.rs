@@ -1,6 +1,8 @@
 //! Holds the structure that ARCHITECTURE.md states: arrows between modules, absences, sizes of
 //! files, names, links in the documents. Reads sources as text; runs nothing of them.
 
+#![expect(clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +14,20 @@ const MAX_UNWRAPS_PER_1000: usize = 3;
 
 /// Module of `src/` → modules of `src/` that it may import. What is not listed imports nothing.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("cli", &["config", "demo", "node_identity", "serve", "telemetry"]),
-    ("demo", &[]),
-    ("serve", &["config", "http", "metrics", "node_identity", "server", "service", "shutdown", "store_stack", "telemetry"]),
-    ("server", &["http", "metrics", "shutdown"]),
-    ("http", &["metrics", "service"]),
-    ("service", &[]),
+    ("cli", &["config", "demo", "node", "shutdown", "telemetry"]),
+    ("node", &["config", "http", "metrics", "node_identity", "server", "service", "shutdown", "store_stack"]),
+    ("server", &["http", "shutdown"]),
+    ("http", &["service", "shutdown"]),
     ("store_stack", &["config", "layer", "metrics"]),
     ("layer", &["metrics"]),
     ("telemetry", &["config"]),
-    ("config", &["http", "server", "service"]),
-    ("node_identity", &[]),
+    ("config", &[]),
+    ("demo", &[]),
     ("metrics", &[]),
+    ("node_identity", &[]),
+    ("service", &[]),
     ("shutdown", &[]),
+    ("test_time", &[]),
 ];
 
 /// (what must not appear in production code, where it may appear all the same).
@@ -47,7 +50,6 @@ const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", 
 struct Source {
     path: String,
     production: String,
-    n_test_lines: usize,
 }
 
 fn root() -> PathBuf {
@@ -94,12 +96,8 @@ fn sources() -> Vec<Source> {
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a source file is readable");
         let path = path.strip_prefix(root()).expect("it lies in the repository").to_string_lossy().into_owned();
-        let filled = |text: &str| text.lines().filter(|line| !line.trim().is_empty()).count();
-        if is_test_path(&path) {
-            return Source { path, production: String::new(), n_test_lines: filled(&text) };
-        }
-        let (production, tests) = split_tests(&text);
-        Source { path, production: production.to_owned(), n_test_lines: filled(tests) }
+        let production = if is_test_path(&path) { String::new() } else { split_tests(&text).0.to_owned() };
+        Source { path, production }
     };
     paths.into_iter().map(read).collect()
 }
@@ -215,13 +213,11 @@ fn files_are_short_enough_to_proofread() {
 }
 
 #[test]
-fn tests_are_at_least_as_long_as_what_they_test_and_unwraps_are_rare() {
+fn unwraps_are_rare() {
     let all = sources();
     let n_production: usize = all.iter().map(|source| code_lines(&source.production).count()).sum();
-    let n_test: usize = all.iter().map(|source| source.n_test_lines).sum();
     let count = |text: &str| text.matches(".unwrap()").count() + text.matches(".expect(").count();
     let n_unwraps: usize = all.iter().flat_map(|source| code_lines(&source.production)).map(count).sum();
-    assert!(n_test >= n_production, "{n_test} test lines for {n_production} production lines");
     assert!(n_unwraps * 1000 <= MAX_UNWRAPS_PER_1000 * n_production, "{n_unwraps} unwrap/expect in {n_production} lines");
 }
 

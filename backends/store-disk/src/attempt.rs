@@ -3,8 +3,8 @@
 //! All changes happen under one short lock; files are written by whoever holds the attempt's turn.
 //! While a writer is at work (`is_busy`), an end of the attempt leaves the files to it.
 
+use crate::account::JobAccount;
 use crate::layout::{FileId, FileSpan, Layout, Region, Run, RunPart};
-use crate::registry::JobAccount;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};

@@ -5,7 +5,7 @@
 //! | [`config`] | settings, and what the store needs from outside |
 //! | [`store`] | [`DiskStore`]: the trait, each call in a few lines |
 //! | `core` | what the parts share: directories, index, registry, budget |
-//! | `registry`, `attempt` | which attempts there are; one attempt's buffer and state |
+//! | `account`, `registry`, `attempt` | what a job holds; which attempts there are; one attempt's buffer and state |
 //! | `writer` | write-outs under pressure, prepare, publish |
 //! | `reader` | streams and batches |
 //! | `layout`, `row`, `keys` | where bytes lie; the stored forms of rows and keys |
@@ -18,6 +18,7 @@
 //!
 //! The README tells the promises, the form on disk and the recovery.
 
+mod account;
 mod attempt;
 pub mod catalog;
 pub mod config;

@@ -4,6 +4,7 @@
 //! A released dataset keeps only the names of what it held, until its job is released; released jobs are remembered up
 //! to a bound, which is enough because an incarnation is never used again.
 
+use crate::account::JobAccount;
 use crate::attempt::{Attempt, Phase};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -16,14 +17,6 @@ use store_api::{
 
 /// Released jobs that are remembered.
 const MAX_RELEASED_JOBS: usize = 65_536;
-
-/// What one incarnation of a job holds, and its share of the memory.
-#[derive(Debug)]
-pub(crate) struct JobAccount {
-    pub(crate) memory: AtomicU64,
-    pub(crate) disk: AtomicU64,
-    pub(crate) budget: ByteBudget,
-}
 
 #[derive(Debug, Default)]
 struct PartitionEntry {

@@ -4,12 +4,12 @@
 //! the attempt and its name, and only then lets the memory go. *Publish* commits the row; many
 //! share one sync of the log. So a row never speaks of bytes that are not there.
 
+use crate::account::JobAccount;
 use crate::attempt::{Attempt, End, OwnFile, Phase};
 use crate::core::Core;
 use crate::error::write_error;
 use crate::index::{Change, Family};
 use crate::layout::{FILE_MAGIC, FileId, FileSpan, Run};
-use crate::registry::JobAccount;
 use crate::{keys, row};
 use bytes::Bytes;
 use futures::StreamExt;

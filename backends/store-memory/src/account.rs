@@ -1,6 +1,6 @@
-//! What one job holds, and who waits for its memory.
+//! What one job holds, and who waits for its memory. `A` is the attempt that an account lists; this
+//! module does not look into it.
 
-use crate::attempt::Attempt;
 use crate::buffer::Amounts;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -43,17 +43,17 @@ impl Usage {
 
 /// The account of one incarnation of a job.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct Account<A> {
     /// What the job may reserve.
     pub(crate) budget: ByteBudget,
     /// What its attempts hold.
     pub(crate) usage: Usage,
     /// When a floor of the job last moved, in milliseconds of the monotonic clock.
     moved_ms: AtomicU64,
-    attempts: Mutex<BTreeMap<AttemptKey, Weak<Attempt>>>,
+    attempts: Mutex<BTreeMap<AttemptKey, Weak<A>>>,
 }
 
-impl Account {
+impl<A> Account<A> {
     fn new(budget: ByteBudget) -> Self {
         Self { budget, usage: Usage::default(), moved_ms: AtomicU64::new(0), attempts: Mutex::default() }
     }
@@ -70,7 +70,7 @@ impl Account {
     }
 
     /// The attempts that are live now.
-    pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
+    pub(crate) fn attempts(&self) -> Vec<Arc<A>> {
         self.attempts.lock().values().filter_map(Weak::upgrade).collect()
     }
 }
@@ -79,13 +79,13 @@ type JobKey = (JobId, JobIncarnation);
 
 /// The accounts of all jobs that have a live attempt.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub(crate) struct Accounts<A> {
     root: ByteBudget,
     job_limit: u64,
-    by_job: RwLock<HashMap<JobKey, Arc<Account>>>,
+    by_job: RwLock<HashMap<JobKey, Arc<Account<A>>>>,
 }
 
-impl Accounts {
+impl<A> Accounts<A> {
     pub(crate) fn new(root: ByteBudget, job_limit: u64) -> Self {
         Self { root, job_limit, by_job: RwLock::default() }
     }
@@ -102,12 +102,12 @@ impl Accounts {
     }
 
     /// All accounts.
-    pub(crate) fn all(&self) -> Vec<Arc<Account>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Account<A>>> {
         self.by_job.read().values().cloned().collect()
     }
 
     /// Makes an attempt with its job's account, which is made when this is the first one.
-    pub(crate) fn enrol(&self, key: &AttemptKey, make: impl FnOnce(Arc<Account>) -> Arc<Attempt>) -> Arc<Attempt> {
+    pub(crate) fn enrol(&self, key: &AttemptKey, make: impl FnOnce(Arc<Account<A>>) -> Arc<A>) -> Arc<A> {
         let mut by_job = self.by_job.write();
         let account = by_job.entry(job_of(key)).or_insert_with(|| Arc::new(Account::new(self.root.child(self.job_limit))));
         let attempt = make(account.clone());
@@ -136,21 +136,27 @@ fn job_of(key: &AttemptKey) -> JobKey {
 }
 
 /// Reservations that wait for room, so that whoever makes room knows for whom and how much.
-#[derive(Debug, Default)]
-pub(crate) struct Demands {
-    waiting: Mutex<Waiting>,
+#[derive(Debug)]
+pub(crate) struct Demands<A> {
+    waiting: Mutex<Waiting<A>>,
     n_waiting: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
+#[derive(Debug)]
+struct Waiting<A> {
     next: u64,
-    entries: BTreeMap<u64, (Arc<Account>, u64)>,
+    entries: BTreeMap<u64, (Arc<Account<A>>, u64)>,
 }
 
-impl Demands {
+impl<A> Default for Demands<A> {
+    fn default() -> Self {
+        Self { waiting: Mutex::new(Waiting { next: 0, entries: BTreeMap::new() }), n_waiting: AtomicU64::new(0) }
+    }
+}
+
+impl<A> Demands<A> {
     /// Enters a demand; it is withdrawn when the guard drops, on every path.
-    pub(crate) fn enter(self: &Arc<Self>, account: &Arc<Account>, bytes: u64) -> Demand {
+    pub(crate) fn enter(self: &Arc<Self>, account: &Arc<Account<A>>, bytes: u64) -> Demand<A> {
         let mut waiting = self.waiting.lock();
         let number = waiting.next;
         waiting.next = waiting.next.wrapping_add(1);
@@ -170,8 +176,8 @@ impl Demands {
     }
 
     /// Bytes that are waited for, per job.
-    pub(crate) fn by_account(&self) -> Vec<(Arc<Account>, u64)> {
-        let mut sums: Vec<(Arc<Account>, u64)> = Vec::new();
+    pub(crate) fn by_account(&self) -> Vec<(Arc<Account<A>>, u64)> {
+        let mut sums: Vec<(Arc<Account<A>>, u64)> = Vec::new();
         for (account, bytes) in self.waiting.lock().entries.values() {
             match sums.iter_mut().find(|(known, _)| Arc::ptr_eq(known, account)) {
                 Some((_, sum)) => *sum = sum.saturating_add(*bytes),
@@ -184,12 +190,12 @@ impl Demands {
 
 /// A demand that is entered.
 #[derive(Debug)]
-pub(crate) struct Demand {
-    of: Arc<Demands>,
+pub(crate) struct Demand<A> {
+    of: Arc<Demands<A>>,
     number: u64,
 }
 
-impl Drop for Demand {
+impl<A> Drop for Demand<A> {
     fn drop(&mut self) {
         self.of.waiting.lock().entries.remove(&self.number);
         self.of.n_waiting.fetch_sub(1, Ordering::SeqCst);
@@ -215,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_demand_is_withdrawn_when_its_guard_drops() {
-        let demands = Arc::new(Demands::default());
+        let demands = Arc::new(Demands::<()>::default());
         let account = Arc::new(Account::new(ByteBudget::new(10, SystemClock::shared())));
         let (one, two) = (demands.enter(&account, 3), demands.enter(&account, 4));
         assert_eq!(demands.by_account().iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [7]);

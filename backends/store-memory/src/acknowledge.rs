@@ -7,8 +7,8 @@
 //! | `SinceCheckpoint` | with the lowest need of the last completed checkpoint |
 
 use crate::attempt::{Attempt, Subpartition};
+use crate::core::Core;
 use crate::error::Subject;
-use crate::store::Core;
 use std::sync::Arc;
 use store_api::{
     AcknowledgeRequest, CheckpointRequest, FloorReport, Offset, Operation, Retention, StoreError, StoreErrorKind, SubpartitionIndex,

@@ -4,8 +4,9 @@
 //! shared while they work (no I/O, no await), a seal or an end holds it alone for a moment, so each
 //! append is wholly before or wholly after it. Each subpartition has its own lock around its buffer.
 
-use crate::account::{Account, Usage};
+use crate::account::{self, Usage};
 use crate::buffer::{Buffer, Dropped};
+use crate::ending::Ending;
 use crate::error::Subject;
 use crate::floors::Positions;
 use crate::spill::{Place, SpillFile};
@@ -14,44 +15,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use store_api::{
-    AttemptEvent, AttemptId, AttemptKey, AttemptState, ConsumerId, DatasetSpec, LossCause, Offset, Retention, SealManifest, StoreError,
+    AttemptEvent, AttemptKey, AttemptState, ConsumerId, DatasetSpec, LossCause, Offset, Retention, SealManifest, StoreError,
     StoreErrorKind, SubpartitionIndex,
 };
 use tokio::sync::Notify;
 
-/// How an attempt ended for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Aborted,
-    Fenced { by: AttemptId },
-    Released,
-}
-
-impl Ending {
-    pub(crate) const fn kind(self) -> StoreErrorKind {
-        match self {
-            Self::Aborted => StoreErrorKind::Aborted,
-            Self::Fenced { by } => StoreErrorKind::Fenced { by },
-            Self::Released => StoreErrorKind::Released,
-        }
-    }
-
-    pub(crate) const fn state(self) -> AttemptState {
-        match self {
-            Self::Aborted => AttemptState::Aborted,
-            Self::Fenced { .. } => AttemptState::Fenced,
-            Self::Released => AttemptState::Released,
-        }
-    }
-
-    const fn event(self) -> AttemptEvent {
-        match self {
-            Self::Aborted => AttemptEvent::Abort,
-            Self::Fenced { .. } => AttemptEvent::Fence,
-            Self::Released => AttemptEvent::Release,
-        }
-    }
-}
+/// The account of one incarnation of a job.
+pub(crate) type Account = account::Account<Attempt>;
+/// The accounts of all jobs.
+pub(crate) type Accounts = account::Accounts<Attempt>;
+/// Reservations that wait for room.
+pub(crate) type Demands = account::Demands<Attempt>;
 
 /// Where an attempt stands.
 #[derive(Debug)]

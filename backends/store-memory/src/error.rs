@@ -1,6 +1,6 @@
 //! Errors of this store, made in one place.
 
-use crate::attempt::Ending;
+use crate::ending::Ending;
 use std::fmt::Display;
 use store_api::{AttemptKey, BudgetError, Operation, StoreError, StoreErrorKind, SubpartitionIndex};
 

@@ -10,11 +10,12 @@
 //! | `buffer` | the bytes of one subpartition: a run on disk, a run in memory, one offset space |
 //! | `floors` | where consumers stand, and the lowest of them |
 //! | `write`, `seal`, `reader`, `acknowledge` | the calls, by subject |
+//! | `core`, `ending` | what the parts share; how an attempt ends for good |
 //! | `account`, `room` | memory: budgets, who waits, what is dropped or spilled for them |
 //! | `spill` | spill files |
 //!
-//! Arrows inside: `store` → `write`, `seal`, `reader`, `acknowledge`, `room` → `registry` →
-//! `attempt` → `account`, `buffer`, `floors`, `spill`.
+//! Arrows inside: `store` → `write`, `seal`, `reader`, `acknowledge`, `room` → `core` →
+//! `registry` → `attempt` → `account`, `buffer`, `floors`, `spill`.
 //!
 //! # Promises
 //! An acknowledged append is in memory (or a spill file) of this life of the node, once, at its
@@ -34,6 +35,8 @@ mod acknowledge;
 mod attempt;
 mod buffer;
 pub mod config;
+mod core;
+mod ending;
 mod error;
 mod floors;
 mod reader;
@@ -43,7 +46,7 @@ mod seal;
 mod spill;
 pub mod store;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod write;
 
 pub use config::{Config, SpillConfig};

@@ -6,12 +6,12 @@
 //! spills for the demands that are entered, and spills `SinceCheckpoint` attempts ahead of need
 //! once memory is filled beyond a mark.
 
-use crate::account::Account;
+use crate::attempt::Account;
 use crate::attempt::{Attempt, Subpartition};
 use crate::buffer::Held;
+use crate::core::Core;
 use crate::error::{Subject, budget_kind};
 use crate::spill::Spill;
-use crate::store::Core;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::pin::pin;

@@ -1,8 +1,8 @@
 //! Making content final: prepare, publish, and what is asked about sealed attempts.
 
 use crate::attempt::{Attempt, Life};
+use crate::core::Core;
 use crate::error::Subject;
-use crate::store::Core;
 use std::sync::Arc;
 use store_api::{
     AttemptEvent, AttemptKey, AttemptState, Digest, Operation, PartitionKey, PrepareRequest, SealManifest, SealOutcome, StoreError,

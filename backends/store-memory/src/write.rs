@@ -2,10 +2,10 @@
 
 use crate::attempt::{Attempt, Subpartition};
 use crate::buffer::{Extent, Fit, Misfit, charge};
+use crate::core::Core;
 use crate::error::{Subject, budget_kind};
 use crate::registry::Known;
 use crate::spill::Place;
-use crate::store::Core;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,14 +3,14 @@
 use crate::dataset::DatasetHandle;
 use crate::error::{ClientError, FencedBy, Result};
 use crate::ledger::Ledger;
-use crate::raw::RawWriter;
 use crate::transport::{Call, Failure};
-use crate::writer::{PartitionWriter, WriterOptions};
 use forebay_protocol::ErrorCode;
-use forebay_protocol::headers::NODE_LIFE;
-use forebay_protocol::partitions::{AttemptDocument, ManifestDocument, SealDocument, SealRequest, SealResult};
+use forebay_protocol::headers::{JOB_EPOCH, NODE_LIFE};
+use forebay_protocol::partitions::{
+    AttemptDocument, ManifestDocument, OpenAttemptRequest, SealDocument, SealRequest, SealResult, SubpartitionOffset,
+};
 use http::Method;
-use store_api::{AttemptId, PartitionId};
+use store_api::{AttemptId, Offset, PartitionId, SubpartitionIndex};
 
 /// How a seal ended. Both ways the producer's task is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,26 @@ impl Sealed {
     #[must_use]
     pub const fn is_won(&self) -> bool {
         matches!(self, Self::Won(_))
+    }
+}
+
+impl DatasetHandle {
+    /// Opens an attempt at a partition, with start offsets that are not 0 (pipelined only).
+    /// Idempotent: a repeat answers where the attempt stands. Raising the generation needs a handle
+    /// with the owner's epoch.
+    pub async fn open_attempt(
+        &self,
+        partition: PartitionId,
+        attempt: AttemptId,
+        starts: Vec<(SubpartitionIndex, Offset)>,
+    ) -> Result<Attempt> {
+        let has_starts = !starts.is_empty();
+        let starts = starts.into_iter().map(|(index, offset)| SubpartitionOffset { subpartition: index.get(), offset: offset.get() });
+        let request = OpenAttemptRequest { generation: attempt.generation, attempt: attempt.attempt, starts: starts.collect() };
+        let call = self.call(Method::POST, &format!("/partitions/{partition}/attempts"))?;
+        let call = call.maybe_with(JOB_EPOCH, self.job.epoch())?.json(&request)?;
+        let (document, _) = self.job.caller.document::<AttemptDocument>(&call).await?;
+        Ok(Attempt::new(self.clone(), partition, attempt, document, has_starts))
     }
 }
 
@@ -75,24 +95,6 @@ impl Attempt {
     #[must_use]
     pub const fn opened(&self) -> &AttemptDocument {
         &self.document
-    }
-
-    /// Writes many subpartitions through one stream: the fast path.
-    #[must_use]
-    pub fn into_writer(self) -> PartitionWriter {
-        self.into_writer_with(WriterOptions::default())
-    }
-
-    /// The same, with other buffers.
-    #[must_use]
-    pub fn into_writer_with(self, options: WriterOptions) -> PartitionWriter {
-        PartitionWriter::new(self, options)
-    }
-
-    /// Writes at offsets of one's own choice, one request per piece.
-    #[must_use]
-    pub const fn into_raw_writer(self) -> RawWriter {
-        RawWriter::new(self)
     }
 
     pub(crate) fn call(&self, method: Method, below: &str) -> Result<Call> {

@@ -1,22 +1,44 @@
 //! A dataset: attempts, listings, reads, acknowledgements, release.
 
-use crate::attempt::Attempt;
 use crate::error::{ClientError, Result};
-use crate::fetch::{FetchStream, FetchTarget};
 use crate::job::JobHandle;
-use crate::read::{ReadRange, SubpartitionReader};
-use crate::tail::{TailOptions, TailReader};
 use crate::transport::Call;
-use forebay_protocol::datasets::{DatasetDocument, PartitionPage, ReleaseDocument};
+use forebay_protocol::datasets::{DatasetDocument, DatasetRequest, PartitionPage, ReleaseDocument};
 use forebay_protocol::headers::{JOB_EPOCH, NODE_LIFE};
 use forebay_protocol::node::NodeDocument;
-use forebay_protocol::partitions::{AttemptDocument, ManifestDocument, OpenAttemptRequest, PartitionDocument, SubpartitionOffset};
+use forebay_protocol::partitions::{ManifestDocument, PartitionDocument};
 use forebay_protocol::paths;
 use forebay_protocol::reads::{AcknowledgeDocument, AcknowledgeRequest};
 use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
 use http::Method;
 use std::sync::{Arc, OnceLock};
-use store_api::{AttemptId, DatasetId, Offset, PartitionId, SubpartitionIndex};
+use store_api::{DatasetId, PartitionId};
+
+impl JobHandle {
+    /// Declares a dataset. Idempotent; another specification under the same name is refused.
+    ///
+    /// ```no_run
+    /// # use forebay_client::{DatasetRequest, JobHandle, Kind};
+    /// # async fn example(job: JobHandle) -> forebay_client::Result<()> {
+    /// let stage = job.put_dataset("stage-1", DatasetRequest { kind: Some(Kind::Blocking), partitions: Some(8), ..DatasetRequest::new(8) }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn put_dataset(&self, dataset: &str, request: DatasetRequest) -> Result<DatasetHandle> {
+        let handle = self.dataset(dataset)?;
+        let call = handle.call(Method::PUT, "")?.maybe_with(JOB_EPOCH, self.epoch())?.json(&request)?;
+        let (_, life) = self.caller.document::<DatasetDocument>(&call).await?;
+        if let Some(life) = life {
+            handle.learn_life(life);
+        }
+        Ok(handle)
+    }
+
+    /// A dataset that exists. Makes no call. Errors: [`ClientError::Invalid`] for an id that is none.
+    pub fn dataset(&self, dataset: &str) -> Result<DatasetHandle> {
+        let id = DatasetId::new(dataset).map_err(|cause| ClientError::invalid_because("the dataset id", cause))?;
+        Ok(DatasetHandle::new(self.clone(), id))
+    }
+}
 
 /// A dataset. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -72,24 +94,6 @@ impl DatasetHandle {
         Ok(self.job.caller.document(&call).await?.0)
     }
 
-    /// Opens an attempt at a partition, with start offsets that are not 0 (pipelined only).
-    /// Idempotent: a repeat answers where the attempt stands. Raising the generation needs a handle
-    /// with the owner's epoch.
-    pub async fn open_attempt(
-        &self,
-        partition: PartitionId,
-        attempt: AttemptId,
-        starts: Vec<(SubpartitionIndex, Offset)>,
-    ) -> Result<Attempt> {
-        let has_starts = !starts.is_empty();
-        let starts = starts.into_iter().map(|(index, offset)| SubpartitionOffset { subpartition: index.get(), offset: offset.get() });
-        let request = OpenAttemptRequest { generation: attempt.generation, attempt: attempt.attempt, starts: starts.collect() };
-        let call = self.call(Method::POST, &format!("/partitions/{partition}/attempts"))?;
-        let call = call.maybe_with(JOB_EPOCH, self.job.epoch())?.json(&request)?;
-        let (document, _) = self.job.caller.document::<AttemptDocument>(&call).await?;
-        Ok(Attempt::new(self.clone(), partition, attempt, document, has_starts))
-    }
-
     /// One page of the sealed partitions: those after `after`, at most `limit`.
     pub async fn partition_page(&self, after: Option<&str>, limit: u32, with_lists: bool) -> Result<PartitionPage> {
         let mut call = self.call(Method::GET, "/partitions")?.query("limit", limit).query("lists", with_lists);
@@ -127,23 +131,6 @@ impl DatasetHandle {
             }
         });
         pages.try_flatten().boxed()
-    }
-
-    /// Reads the sealed bytes of a subpartition. See [`SubpartitionReader`].
-    pub async fn read(&self, partition: PartitionId, subpartition: SubpartitionIndex, range: ReadRange) -> Result<SubpartitionReader> {
-        SubpartitionReader::open(self.clone(), partition, subpartition, range).await
-    }
-
-    /// Follows a subpartition that is being written. See [`TailReader`].
-    #[must_use]
-    pub fn tail(&self, partition: PartitionId, subpartition: SubpartitionIndex, options: TailOptions) -> TailReader {
-        TailReader::new(self.clone(), partition, subpartition, options)
-    }
-
-    /// Reads many ranges from all nodes that hold them. See [`FetchStream`].
-    #[must_use]
-    pub fn fetch(&self, targets: Vec<FetchTarget>, budget_bytes: u64) -> FetchStream {
-        FetchStream::new(self.clone(), targets, budget_bytes)
     }
 
     /// Says how far consumers of a pipelined dataset have read for good. Idempotent. Errors:

@@ -26,6 +26,14 @@ pub enum JobEvent {
     },
 }
 
+impl JobHandle {
+    /// Follows what happens to the job, from now on or after a cursor of an earlier event.
+    #[must_use]
+    pub fn events(&self, after: Option<String>) -> JobEvents {
+        JobEvents::new(self.clone(), after)
+    }
+}
+
 /// The events of a job. Never ends by itself; an error ends it.
 ///
 /// ```no_run

@@ -100,6 +100,14 @@ pub enum FetchPiece {
     },
 }
 
+impl DatasetHandle {
+    /// Reads many ranges from all nodes that hold them. See [`FetchStream`].
+    #[must_use]
+    pub fn fetch(&self, targets: Vec<FetchTarget>, budget_bytes: u64) -> FetchStream {
+        FetchStream::new(self.clone(), targets, budget_bytes)
+    }
+}
+
 /// The pieces of a batch read. Every item ends with exactly one [`FetchPiece::End`] or
 /// [`FetchPiece::Failed`]. Dropping the stream ends its requests.
 ///

@@ -1,10 +1,8 @@
 //! A job: its datasets, lease, availability, events, checkpoints and end.
 
-use crate::dataset::DatasetHandle;
 use crate::error::{ClientError, Result};
-use crate::events::JobEvents;
 use crate::transport::{Call, Caller};
-use forebay_protocol::datasets::{DatasetDocument, DatasetList, DatasetRequest, ReleaseDocument};
+use forebay_protocol::datasets::{DatasetList, ReleaseDocument};
 use forebay_protocol::headers::JOB_EPOCH;
 use forebay_protocol::jobs::{CheckpointCompletion, CheckpointDocument, JobDocument, LeaseDocument, LeaseRequest};
 use forebay_protocol::paths;
@@ -12,7 +10,7 @@ use forebay_protocol::reads::{AvailabilityDocument, AvailabilityItem, Availabili
 use http::Method;
 use std::sync::Arc;
 use std::time::Duration;
-use store_api::{DatasetId, JobEpoch, JobId, TaskGroup};
+use store_api::{JobEpoch, JobId, TaskGroup};
 use tokio::sync::watch;
 
 /// A job. Cloning is cheap.
@@ -75,30 +73,6 @@ impl JobHandle {
         Ok(self.caller.document(&self.call(Method::GET, "")?).await?.0)
     }
 
-    /// Declares a dataset. Idempotent; another specification under the same name is refused.
-    ///
-    /// ```no_run
-    /// # use forebay_client::{DatasetRequest, JobHandle, Kind};
-    /// # async fn example(job: JobHandle) -> forebay_client::Result<()> {
-    /// let stage = job.put_dataset("stage-1", DatasetRequest { kind: Some(Kind::Blocking), partitions: Some(8), ..DatasetRequest::new(8) }).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn put_dataset(&self, dataset: &str, request: DatasetRequest) -> Result<DatasetHandle> {
-        let handle = self.dataset(dataset)?;
-        let call = handle.call(Method::PUT, "")?.maybe_with(JOB_EPOCH, self.epoch)?.json(&request)?;
-        let (_, life) = self.caller.document::<DatasetDocument>(&call).await?;
-        if let Some(life) = life {
-            handle.learn_life(life);
-        }
-        Ok(handle)
-    }
-
-    /// A dataset that exists. Makes no call. Errors: [`ClientError::Invalid`] for an id that is none.
-    pub fn dataset(&self, dataset: &str) -> Result<DatasetHandle> {
-        let id = DatasetId::new(dataset).map_err(|cause| ClientError::invalid_because("the dataset id", cause))?;
-        Ok(DatasetHandle::new(self.clone(), id))
-    }
-
     /// The datasets of the job.
     pub async fn datasets(&self) -> Result<DatasetList> {
         Ok(self.caller.document(&self.call(Method::GET, "/datasets")?).await?.0)
@@ -149,12 +123,6 @@ impl JobHandle {
     pub async fn availability(&self, items: Vec<AvailabilityItem>) -> Result<AvailabilityDocument> {
         let call = self.call(Method::POST, "/availability")?.json(&AvailabilityRequest { items })?;
         Ok(self.caller.document(&call).await?.0)
-    }
-
-    /// Follows what happens to the job, from now on or after a cursor of an earlier event.
-    #[must_use]
-    pub fn events(&self, after: Option<String>) -> JobEvents {
-        JobEvents::new(self.clone(), after)
     }
 
     /// Says that a checkpoint is complete: restarts will not go back before it. Idempotent.

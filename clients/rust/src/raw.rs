@@ -12,6 +12,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 const PIECE: usize = 1024 * 1024;
 
+impl Attempt {
+    /// Writes at offsets of one's own choice, one request per piece.
+    #[must_use]
+    pub const fn into_raw_writer(self) -> RawWriter {
+        RawWriter::new(self)
+    }
+}
+
 /// Writes an attempt at offsets. Dropping it without [`RawWriter::seal`] seals nothing.
 #[derive(Debug)]
 pub struct RawWriter {

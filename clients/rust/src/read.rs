@@ -126,6 +126,13 @@ fn parse_head(answer: &Answer) -> Option<Head> {
     })
 }
 
+impl DatasetHandle {
+    /// Reads the sealed bytes of a subpartition. See [`SubpartitionReader`].
+    pub async fn read(&self, partition: PartitionId, subpartition: SubpartitionIndex, range: ReadRange) -> Result<SubpartitionReader> {
+        SubpartitionReader::open(self.clone(), partition, subpartition, range).await
+    }
+}
+
 /// The bytes of a subpartition, in pieces.
 ///
 /// A cut connection is resumed where it stopped, and only on the same content: the ETag and the

@@ -32,6 +32,14 @@ impl Default for TailOptions {
     }
 }
 
+impl DatasetHandle {
+    /// Follows a subpartition that is being written. See [`TailReader`].
+    #[must_use]
+    pub fn tail(&self, partition: PartitionId, subpartition: SubpartitionIndex, options: TailOptions) -> TailReader {
+        TailReader::new(self.clone(), partition, subpartition, options)
+    }
+}
+
 /// The bytes of a subpartition as they are written, of one attempt only. Ends without an error only
 /// at the sealed end, or at [`TailOptions::to`].
 ///

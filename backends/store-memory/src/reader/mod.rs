@@ -8,9 +8,9 @@
 
 use crate::attempt::{Attempt, Subpartition};
 use crate::buffer::{Extent, Held, Look};
+use crate::core::Core;
 use crate::error::Subject;
 use crate::spill::Place;
-use crate::store::Core;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;

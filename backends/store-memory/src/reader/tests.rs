@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "tests spawn what they wait for")]
 
-use crate::testing::{Of, SOON, collect, config, kind, pattern, rounds, seed, spec, store, store_with, until};
+use crate::tests::{Of, SOON, collect, config, kind, pattern, rounds, seed, spec, store, store_with, until};
 use futures::StreamExt;
 use rand::{RngExt, SeedableRng};
 use std::sync::Arc;

@@ -6,7 +6,8 @@
 //! has too many. A released job, whose incarnation is over for good, leaves one tombstone for
 //! everything under it.
 
-use crate::attempt::{Attempt, Ending};
+use crate::attempt::Attempt;
+use crate::ending::Ending;
 use crate::error::Subject;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};

@@ -1,6 +1,6 @@
 use super::*;
-use crate::account::Accounts;
-use crate::testing::{attempt_key, dataset, job, spec};
+use crate::attempt::Accounts;
+use crate::tests::{attempt_key, dataset, job, spec};
 use store_api::{ByteBudget, PartitionId, Retention, SystemClock};
 
 struct Fixture {

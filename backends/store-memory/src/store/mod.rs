@@ -1,16 +1,15 @@
 //! [`MemoryStore`]: the parts put together behind the trait.
 
-use crate::account::{Accounts, Demands};
-use crate::attempt::Attempt;
+use crate::attempt::{Accounts, Attempt};
 use crate::config::Config;
-use crate::error::{Subject, closing};
+use crate::core::Core;
+use crate::error::Subject;
 use crate::registry::{Known, Registry};
 use crate::room;
 use crate::spill::Spill;
 use crate::write::tails_of;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,62 +34,6 @@ pub struct Environment {
     pub node: NodeId,
     /// The life of the node, as it stands in manifests.
     pub life: NodeLife,
-}
-
-/// What every part of the store shares.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) config: Config,
-    pub(crate) clock: SharedClock,
-    pub(crate) tasks: TaskGroup,
-    pub(crate) node: NodeId,
-    pub(crate) node_life: NodeLife,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) registry: Registry,
-    pub(crate) accounts: Accounts,
-    pub(crate) demands: Arc<Demands>,
-    /// Wakes the room maker.
-    pub(crate) kick: Arc<Notify>,
-    /// Order of chunks over the whole store.
-    pub(crate) order: AtomicU64,
-    pub(crate) spill: Option<Spill>,
-    is_closing: AtomicBool,
-}
-
-impl Core {
-    pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::SeqCst)
-    }
-
-    /// Errors: `Closing`.
-    pub(crate) fn check_running(&self, operation: Operation, subject: impl Display) -> Result<(), StoreError> {
-        if self.is_closing() { Err(closing(operation, subject)) } else { Ok(()) }
-    }
-
-    /// Takes files off the disk that no byte is in any more.
-    pub(crate) async fn remove_condemned(&self) {
-        if let Some(spill) = &self.spill {
-            spill.remove_condemned().await;
-        }
-    }
-
-    /// Lets go of attempts that have ended, and answers how much that was.
-    fn bury(&self, ended: &[Arc<Attempt>]) -> ReleaseReport {
-        let mut report = ReleaseReport::default();
-        for attempt in ended {
-            report.n_attempts = report.n_attempts.saturating_add(1);
-            report.bytes = report.bytes.saturating_add(attempt.clear());
-            self.accounts.dismiss(&attempt.key);
-        }
-        report
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        // The room maker holds no store while it waits, and ends when it finds none.
-        self.kick.notify_one();
-    }
 }
 
 /// Keeps pipelined partitions in memory, and in spill files when they must be kept and memory is

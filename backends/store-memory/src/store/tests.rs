@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::SpillConfig;
-use crate::testing::{
+use crate::tests::{
     Of, SOON, attempt_key, collect, config, group, index, job, kind, pattern, rounds, seed, small_spill, spec, store, store_with, until,
 };
 use bytes::Bytes;

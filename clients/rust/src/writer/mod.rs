@@ -50,6 +50,20 @@ struct OutFrame {
     payload: Bytes,
 }
 
+impl Attempt {
+    /// Writes many subpartitions through one stream: the fast path.
+    #[must_use]
+    pub fn into_writer(self) -> PartitionWriter {
+        self.into_writer_with(WriterOptions::default())
+    }
+
+    /// The same, with other buffers.
+    #[must_use]
+    pub fn into_writer_with(self, options: WriterOptions) -> PartitionWriter {
+        PartitionWriter::new(self, options)
+    }
+}
+
 /// Writes an attempt, any subpartition at any time, in order within each.
 ///
 /// Bytes that a call took are sent even if its future is dropped: the next call goes on. After an
