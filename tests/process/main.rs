@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `crash` | what was acknowledged survives kill -9 at any moment; nothing is half-visible |
 //! | `curl` | the tour of the README, with curl alone |
+//! | `ledger` | what writers were told, held against what the node says later |
 //! | `memory` | memory stays under the budget and a fixed overhead |
 //! | `restart` | tokens, SIGTERM, two processes on one directory, loss of a node |
 //! | `shuffle` | many producers and consumers, few requests for each |
@@ -16,4 +17,9 @@
 
 mod crash;
 mod curl;
+mod ledger;
+mod memory;
+mod restart;
+mod shuffle;
 mod support;
+mod tls;

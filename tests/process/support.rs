@@ -46,17 +46,23 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, lim
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub(crate) directory: PathBuf,
-    pub(crate) settings: Vec<String>,
+    settings: Vec<String>,
+    config: Option<PathBuf>,
 }
 
 impl Spec {
     pub(crate) fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), settings: Vec::new() }
+        Self { directory: directory.to_owned(), settings: Vec::new(), config: None }
     }
 
     pub(crate) fn set(mut self, setting: impl Into<String>) -> Self {
         self.settings.push(setting.into());
         self
+    }
+
+    /// Reads a configuration file.
+    pub(crate) fn with_config(self, path: &Path) -> Self {
+        Self { config: Some(path.to_owned()), ..self }
     }
 
     /// Keeps durable partitions in a directory.
@@ -76,9 +82,12 @@ impl Spec {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&self.directory);
         command.arg("--ready-file").arg(self.beside(".ready"));
-        self.settings.iter().for_each(|setting| {
+        for setting in &self.settings {
             command.args(["--set", setting]);
-        });
+        }
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         command.spawn().expect("the binary starts")
     }
