@@ -31,6 +31,7 @@ fn target_bytes() -> u64 {
 fn spec(directory: &Path) -> Spec {
     Spec::new(directory)
         .set(format!("node.memory={BUDGET_MIB}MiB"))
+        .set("object.kind=none")
         .set("http.max_document=1MiB")
         .set("limits.max_frame=1MiB")
         .set("limits.atomic_append=1MiB")

@@ -196,7 +196,8 @@ impl Answer {
 
 /// The connection failed, or was cut in the middle of the answer.
 #[derive(Debug)]
-pub(crate) struct Cut(pub(crate) String);
+#[expect(dead_code, reason = "shown when a test fails")]
+pub(crate) struct Cut(String);
 
 pub(crate) type Answered = Result<Answer, Cut>;
 
