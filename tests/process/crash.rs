@@ -1,11 +1,10 @@
 //! kill -9 at random moments while partitions are written, sealed and released: what was acknowledged
 //! holds after every restart, what was not is whole or not there.
 
-use super::ledger::{Ledger, check_all, declare, start_writers};
+use super::ledger::{Ledger, check_all, check_since, declare, start_writers};
 use super::support::{LIMIT, Spec, eventually, is_long, join_all, seed};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,20 +26,22 @@ async fn kill_9_at_any_moment_loses_nothing_acknowledged_and_shows_nothing_half(
     let first = spec.start().await;
     declare(&first.api).await;
     first.kill().await;
-    let mut checked = BTreeMap::new();
     for moment in 0..n_moments {
         let node = spec.start().await;
-        let sealed_before = ledger.n_sealed();
+        let (sealed_before, first) = (ledger.n_sealed(), ledger.next_partition());
         let writers = start_writers(&node.api, &ledger);
         eventually("a seal is acknowledged", LIMIT, async || (ledger.n_sealed() > sealed_before).then_some(())).await;
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..LONGEST_LIFE_MS))).await;
         node.kill().await;
         join_all(writers).await;
         let node = spec.start().await;
-        checked = check_all(&node.api, &ledger).await;
-        println!("moment {moment}: {checked:?}");
+        println!("moment {moment}: {:?}", check_since(&node.api, &ledger, first).await);
         node.kill().await;
     }
+    let node = spec.start().await;
+    let checked = check_all(&node.api, &ledger).await;
+    println!("after all: {checked:?}");
+    node.kill().await;
     // F5: a restart that writes nothing, and one that is cut short, take nothing away.
     for cut_at_ms in [10, 50, 200] {
         let mut child = spec.spawn();

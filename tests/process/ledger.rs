@@ -44,6 +44,11 @@ impl Ledger {
         Self { seed, allowed_refusals, known: Mutex::new(BTreeMap::new()), next_partition, n_sealed }
     }
 
+    /// The number of the partition that is begun next.
+    pub(crate) fn next_partition(&self) -> u64 {
+        self.next_partition.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn n_sealed(&self) -> u64 {
         self.n_sealed.load(Ordering::Relaxed)
     }
@@ -202,11 +207,17 @@ async fn check_listing(api: &Api, known: &BTreeMap<Place, Known>, dataset: &'sta
     }
 }
 
-/// Holds every partition against what is known of it; prints what became of the rest.
+/// Holds every partition against what is known of it. Answers how many became what.
 pub(crate) async fn check_all(api: &Api, ledger: &Ledger) -> BTreeMap<String, u64> {
+    check_since(api, ledger, 0).await
+}
+
+/// Holds all partitions from number `first` on, and a tenth of the older ones, against what is known of
+/// them, and all of them against the listings. Answers how many became what.
+pub(crate) async fn check_since(api: &Api, ledger: &Ledger, first: u64) -> BTreeMap<String, u64> {
     let known = ledger.snapshot();
     let mut counts = BTreeMap::new();
-    for (place, known) in &known {
+    for (place, known) in known.iter().filter(|(place, _)| place.partition >= first || place.partition % 10 == first % 10) {
         *counts.entry(check_one(api, ledger, place, *known).await).or_insert(0) += 1;
     }
     check_listing(api, &known, "blocking").await;

@@ -1,6 +1,6 @@
 //! Memory of the process while many writers push as fast as they can and many readers dawdle.
 
-use super::support::{Answered, Api, Node, Place, Spec, content, frame_stream, is_long, join_all};
+use super::support::{Answered, Api, Node, Place, Spec, client, content, frame_stream, is_long, join_all};
 use bytes::Bytes;
 use reqwest::Method;
 use serde_json::json;
@@ -20,6 +20,8 @@ const BUDGET_MIB: u64 = 64;
 /// (up to 400 KiB each while bodies come in), and what the allocator of the system keeps in its arenas.
 const OVERHEAD_MIB: u64 = 200;
 const APPEND: usize = 256 * 1024;
+/// Pause of a follower after each piece: slow enough that its writer fills the budget and must wait.
+const PAUSE_OF_A_FOLLOWER: Duration = Duration::from_millis(40);
 
 /// Bytes that all writers together write: enough that keeping them would break the limit.
 fn target_bytes() -> u64 {
@@ -36,7 +38,7 @@ fn spec(directory: &Path) -> Spec {
         .set("limits.max_frame=1MiB")
         .set("limits.atomic_append=1MiB")
         .set("limits.chunk=256KiB")
-        .set("limits.append_patience=500ms")
+        .set("limits.append_patience=100ms")
 }
 
 /// Most memory that the process ever had, in MiB.
@@ -119,10 +121,10 @@ async fn fill(api: &Api, place: &Place, bytes: &Bytes) {
     api.seal(place, "0.0").await.expect("answered").ok();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn blocking_partitions_stay_within_the_memory_budget() {
+async fn check_blocking(what: &str, http: reqwest::Client) {
     let root = tempfile::tempdir().expect("a directory");
     let node = spec(&root.path().join("node")).start().await;
+    let api = Api { http, ..node.api.clone() };
     let at_start = peak_mib(&node);
     node.api.create_job(JOB).await;
     node.api.declare(JOB, "blocking", &json!({"kind": "blocking", "subpartitions": 4})).await;
@@ -130,16 +132,28 @@ async fn blocking_partitions_stay_within_the_memory_budget() {
     fill(&node.api, &source, &whole).await;
     let (is_over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(Counters::default()));
     let readers: Vec<JoinHandle<u64>> =
-        (0..N).map(|_| tokio::spawn(dawdle(node.api.clone(), source.clone(), whole.clone(), is_over.clone()))).collect();
+        (0..N).map(|_| tokio::spawn(dawdle(api.clone(), source.clone(), whole.clone(), is_over.clone()))).collect();
     let block = content(2, APPEND);
     let frames = frame_stream((0..4).map(|subpartition| (subpartition, &block)));
-    let write = |writer| write_blocking(node.api.clone(), writer, frames.clone(), 4 * APPEND as u64, counters.clone());
+    let write = |writer| write_blocking(api.clone(), writer, frames.clone(), 4 * APPEND as u64, counters.clone());
     join_all((0..N).map(|writer| tokio::spawn(write(writer))).collect()).await;
     is_over.store(true, Ordering::Relaxed);
     let taken: u64 = join_all(readers).await.iter().sum();
-    println!("blocking: readers took {} MiB, {} requests were told to wait", taken / MIB, counters.refused.load(Ordering::Relaxed));
+    println!("{what}: readers took {} MiB, {} requests were told to wait", taken / MIB, counters.refused.load(Ordering::Relaxed));
     assert!(taken > 0);
-    assert_bounded("blocking", &node, at_start);
+    assert_bounded(what, &node, at_start);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocking_partitions_stay_within_the_memory_budget() {
+    check_blocking("blocking over HTTP/1.1", client()).await;
+}
+
+/// All of it over one connection: what a client may send ahead is bounded too.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocking_partitions_over_http_2_stay_within_the_memory_budget() {
+    let http = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().expect("a client");
+    check_blocking("blocking over HTTP/2", http).await;
 }
 
 async fn write_pipelined(api: Api, place: Place, n_appends: u64, counters: Arc<Counters>) {
@@ -167,7 +181,7 @@ async fn follow(api: Api, place: Place, total: u64) {
                 assert!(block[within..].starts_with(&byte_run[..n_same]) && block.starts_with(&byte_run[n_same..]), "other bytes at {at}");
                 at += byte_run.len() as u64;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(PAUSE_OF_A_FOLLOWER).await;
             if at - acknowledged >= APPEND as u64 / 2 || at == total {
                 acknowledge(&api, &place, at).await;
                 acknowledged = at;
@@ -200,6 +214,7 @@ async fn pipelined_partitions_stay_within_the_memory_budget() {
     let writer = |partition| tokio::spawn(write_pipelined(node.api.clone(), place(partition), n_appends, counters.clone()));
     join_all((0..N).flat_map(|partition| [reader(partition), writer(partition)]).collect()).await;
     println!("pipelined: {} appends were told to wait", counters.refused.load(Ordering::Relaxed));
+    assert!(counters.refused.load(Ordering::Relaxed) > 0, "the budget was never full: this shows nothing");
     assert_eq!(counters.written.load(Ordering::Relaxed), N * n_appends * APPEND as u64);
     assert_bounded("pipelined", &node, at_start);
 }
