@@ -116,7 +116,7 @@ async fn write_one(api: &Api, ledger: &Ledger, place: &Place) -> Option<()> {
     ledger.note(place, Known::Begun);
     ledger.accepted(api.open(place, 0, 0).await)?;
     let blocks: Vec<(u32, Bytes)> = (0..SUBPARTITIONS).map(|subpartition| (subpartition, ledger.bytes(place, subpartition))).collect();
-    if place.partition % 2 == 0 {
+    if place.partition.is_multiple_of(2) {
         let frames = frame_stream(blocks.iter().map(|(subpartition, bytes)| (*subpartition, bytes)));
         ledger.accepted(api.frames(place, "0.0", frames).await)?;
     } else {

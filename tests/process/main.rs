@@ -13,6 +13,13 @@
 //! | `support` | starting, killing and speaking to a node |
 //!
 //! Short forms by default; `FOREBAY_LONG=1` runs the long ones.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they saw"
+)]
 #![expect(clippy::disallowed_methods, reason = "tests spawn what they wait for, and look at the time")]
 
 mod crash;

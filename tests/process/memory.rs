@@ -1,6 +1,6 @@
 //! Memory of the process while many writers push as fast as they can and many readers dawdle.
 
-use super::support::{Answered, Api, Node, Place, Spec, client, content, frame_stream, is_long, join_all};
+use super::support::{Answered, Api, Node, Place, Spec, client, content, frame_stream, install_crypto, is_long, join_all};
 use bytes::Bytes;
 use reqwest::Method;
 use serde_json::json;
@@ -124,7 +124,7 @@ async fn fill(api: &Api, place: &Place, bytes: &Bytes) {
 async fn check_blocking(what: &str, http: reqwest::Client) {
     let root = tempfile::tempdir().expect("a directory");
     let node = spec(&root.path().join("node")).start().await;
-    let api = Api { http, ..node.api.clone() };
+    let writing = Api { http, ..node.api.clone() };
     let at_start = peak_mib(&node);
     node.api.create_job(JOB).await;
     node.api.declare(JOB, "blocking", &json!({"kind": "blocking", "subpartitions": 4})).await;
@@ -132,10 +132,10 @@ async fn check_blocking(what: &str, http: reqwest::Client) {
     fill(&node.api, &source, &whole).await;
     let (is_over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(Counters::default()));
     let readers: Vec<JoinHandle<u64>> =
-        (0..N).map(|_| tokio::spawn(dawdle(api.clone(), source.clone(), whole.clone(), is_over.clone()))).collect();
+        (0..N).map(|_| tokio::spawn(dawdle(node.api.clone(), source.clone(), whole.clone(), is_over.clone()))).collect();
     let block = content(2, APPEND);
     let frames = frame_stream((0..4).map(|subpartition| (subpartition, &block)));
-    let write = |writer| write_blocking(api.clone(), writer, frames.clone(), 4 * APPEND as u64, counters.clone());
+    let write = |writer| write_blocking(writing.clone(), writer, frames.clone(), 4 * APPEND as u64, counters.clone());
     join_all((0..N).map(|writer| tokio::spawn(write(writer))).collect()).await;
     is_over.store(true, Ordering::Relaxed);
     let taken: u64 = join_all(readers).await.iter().sum();
@@ -149,9 +149,10 @@ async fn blocking_partitions_stay_within_the_memory_budget() {
     check_blocking("blocking over HTTP/1.1", client()).await;
 }
 
-/// All of it over one connection: what a client may send ahead is bounded too.
+/// All writers over one connection: what a client may send ahead is bounded too.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocking_partitions_over_http_2_stay_within_the_memory_budget() {
+    install_crypto();
     let http = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().expect("a client");
     check_blocking("blocking over HTTP/2", http).await;
 }
