@@ -151,7 +151,6 @@ async fn blocking_partitions_stay_within_the_memory_budget() {
 
 /// All writers over one connection: what a client may send ahead is bounded too.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "1,024 early refusals end an HTTP/2 connection with all its streams"]
 async fn blocking_partitions_over_http_2_stay_within_the_memory_budget() {
     install_crypto();
     let http = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().expect("a client");
