@@ -33,6 +33,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 /// A body that was not read is read to its end, and its connection kept, up to this size.
 const SMALL_REST: u64 = 64 * 1024;
+/// The same over HTTP/2: what fits in flight on one stream. A stream that is refused while its body
+/// comes in is reset, and HTTP/2 ends a connection, with all its streams, after many of those.
+const SMALL_REST_H2: u64 = 2 * 1024 * 1024;
 /// Longest wait for the rest of such a body.
 const SMALL_REST_WAIT: Duration = Duration::from_millis(200);
 
@@ -168,13 +171,19 @@ async fn settle_body(State(api): State<Arc<Api>>, request: Request, next: Next) 
     let rest = Arc::new(parking_lot::Mutex::new(None));
     let request = request.map(|inner| Body::new(ReturnedBody { inner: Some(inner), is_ended: is_ended.clone(), rest: rest.clone() }));
     let mut response = next.run(request).await;
-    if is_ended.load(Ordering::Acquire) || version >= Version::HTTP_2 {
+    if is_ended.load(Ordering::Acquire) {
         return response;
     }
     let rest = rest.lock().take();
+    if version >= Version::HTTP_2 {
+        if let (Some(rest), false) = (rest, is_waiting) {
+            read_rest(&api, rest, SMALL_REST_H2).await;
+        }
+        return response;
+    }
     let is_small = rest.as_ref().and_then(|rest: &Body| rest.size_hint().upper()).is_some_and(|upper| upper <= SMALL_REST);
     if let (Some(rest), true, false) = (rest, is_small, is_waiting)
-        && read_rest(&api, rest).await
+        && read_rest(&api, rest, SMALL_REST).await
     {
         return response;
     }
@@ -182,12 +191,15 @@ async fn settle_body(State(api): State<Arc<Api>>, request: Request, next: Next) 
     response
 }
 
-/// Reads and drops what is left. Answers whether the end was reached.
-async fn read_rest(api: &Api, mut rest: Body) -> bool {
+/// Reads and drops what is left, up to a limit. Answers whether the end was reached.
+async fn read_rest(api: &Api, mut rest: Body, limit: u64) -> bool {
     let read = async {
-        // Ends with the body, which is small.
+        let mut n_read = 0_u64;
+        // Ends with the body, or at the limit.
         while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut rest).poll_frame(context)).await {
-            if frame.is_err() {
+            let Ok(frame) = frame else { return false };
+            n_read = n_read.saturating_add(frame.data_ref().map_or(0, |bytes| bytes.len() as u64));
+            if n_read > limit {
                 return false;
             }
         }
