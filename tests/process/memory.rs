@@ -15,9 +15,10 @@ const N: u64 = 100;
 const MIB: u64 = 1024 * 1024;
 /// `node.memory`: far below what is written.
 const BUDGET_MIB: u64 = 64;
-/// What a process may use beside its budget, whatever the load: the program itself and the index of
-/// the disk store with its caches (about 60 MiB before the first request), buffers of 200 connections
-/// (up to 400 KiB each while bodies come in), and what the allocator of the system keeps in its arenas.
+/// What a process may use beside its budget under this load: itself with the index of the disk store
+/// (20 MiB before the first request); 1.5 MiB for each of the 100 readers of blocking partitions, whose
+/// reads ahead are not charged to the budget (three reads of 512 KiB); and buffers of connections with
+/// what the system's allocator keeps. Grows with the number of readers, so it holds for 100 of them.
 const OVERHEAD_MIB: u64 = 200;
 const APPEND: usize = 256 * 1024;
 /// Pause of a follower after each piece: slow enough that its writer fills the budget and must wait.
