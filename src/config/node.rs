@@ -12,7 +12,7 @@ section! {
         /// Name of the node. Drawn once and kept in the directory when it is left out. A directory
         /// that carries another name is refused: two nodes must never share a name.
         id: Option<String> = None;
-        /// Base URL under which others reach this node, as in "https://node1.example:7440". Follows
+        /// Base URL under which others reach this node, as in `https://node1.example:7440`. Follows
         /// from the bound address when it is left out, which suits one machine only.
         advertised_url: Option<String> = None;
         /// Memory for bytes of partitions, all kinds together. Unless the parts are set below, 50 % is

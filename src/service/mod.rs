@@ -5,16 +5,16 @@
 //!
 //! | module | use cases | module | what it keeps or decides |
 //! |---|---|---|---|
-//! | [`job`] | create, take over, look at | [`registry`] | job → dataset → partition → attempts |
-//! | [`lease`] | renew | [`shared`] | records in the node's catalog and the shared one |
-//! | [`dataset`] | declare, list | [`records`] | keys and codec of those records |
-//! | [`attempt`] | open, look at, abort | [`arbiter`] | which attempt of a generation wins |
-//! | [`append`] | frame streams, raw bodies | [`admission`] | life, quota, memory before bytes |
-//! | [`seal`] | prepare, decide, publish | [`reaper`] | expired leases, releases that failed |
-//! | [`read`], [`fetch`] | one range, many | [`recover`] | what a start finds, and what is in force |
-//! | [`acknowledge`] | floors, checkpoints | [`events`] | the ring of events per job |
-//! | [`availability`] | states, listings | [`auth`] | tokens |
-//! | [`release`] | job, dataset, partition | [`counters`] | what is counted |
+//! | `job` | create, take over, look at | `registry` | job → dataset → partition → attempts |
+//! | `lease` | renew | `shared` | records in the node's catalog and the shared one |
+//! | `dataset` | declare, list | `records` | keys and codec of those records |
+//! | `attempt` | open, look at, abort | `arbiter` | which attempt of a generation wins |
+//! | `append` | frame streams, raw bodies | `admission` | life, quota, memory before bytes |
+//! | `seal` | prepare, decide, publish | `reaper` | expired leases, releases that failed |
+//! | `read`, `fetch` | one range, many | `recover` | what a start finds, and what is in force |
+//! | `acknowledge` | floors, checkpoints | `events` | the ring of events per job |
+//! | `availability` | states, listings | `auth` | tokens |
+//! | `release` | job, dataset, partition | `counters` | what is counted |
 //!
 //! Values of calls stand in [`calls`], refusals in [`error`], limits in [`config`].
 //!

@@ -1,6 +1,6 @@
 //! The list of cases, the macro that makes a test of each, and what runs one.
 //!
-//! The list stands once, in [`each_case`]; the tests of a backend and [`cases`] are both made from
+//! The list stands once, in `each_case`; the tests of a backend and [`cases`] are both made from
 //! it, so that no case can be forgotten for one store.
 
 use crate::scenario::with_patience;
