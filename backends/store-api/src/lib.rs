@@ -47,3 +47,6 @@ pub use store::{
 };
 pub use table::SubpartitionTable;
 pub use task::TaskGroup;
+
+#[cfg(test)]
+mod tests;

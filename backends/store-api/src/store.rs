@@ -395,7 +395,9 @@ pub trait PartitionStore: Send + Sync + 'static {
     ///
     /// Durable: not needed; a reopen drops it anyway. Idempotent; an attempt that is not known is a
     /// success. Concurrent with its own appends, which are refused from then on. Cancelled
-    /// half-way: aborted or not; repeat it. Errors: `AlreadySealed` when it is sealed, `Closing`.
+    /// half-way: aborted or not; repeat it. Errors: `AlreadySealed` when it is sealed, also by a
+    /// publication that was answered with an error and had happened; `Unavailable` when that cannot
+    /// be found out now (nothing has changed then); `Closing`.
     async fn abort(&self, attempt: &AttemptKey) -> Result<(), StoreError>;
 
     /// Starts a read of one subpartition.

@@ -55,6 +55,7 @@ impl Marker {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return if is_new(directory)? { Ok(None) } else { Err(refuse_marker(&path, "is missing, and the directory is not empty")) };
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(refuse_marker(&path, "is damaged")),
             Err(error) => return Err(unavailable(Operation::Recover, SUBJECT, format!("{}: {error}", path.display()))),
         };
         let mut lines = text.lines();

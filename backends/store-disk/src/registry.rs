@@ -29,6 +29,8 @@ struct DatasetEntry {
     is_released: bool,
     /// What was inside when it was released, and how it ended.
     ended: HashMap<(PartitionId, AttemptId), StoreErrorKind>,
+    /// Fences of its partitions once it is released: a late writer is still told what superseded it.
+    fences: HashMap<PartitionId, AttemptId>,
     partitions: HashMap<PartitionId, PartitionEntry>,
 }
 
@@ -72,8 +74,9 @@ impl Registry {
         let Some(entry) = tables.jobs.get(&job) else { return Err(StoreErrorKind::NotFound) };
         let Some(dataset) = entry.datasets.get(&key.partition.dataset.dataset) else { return Err(StoreErrorKind::NotFound) };
         if dataset.is_released {
-            let end = dataset.ended.get(&(key.partition.partition, key.attempt));
-            return Err(end.cloned().unwrap_or(StoreErrorKind::NotFound));
+            let end = dataset.ended.get(&(key.partition.partition, key.attempt)).cloned();
+            let fence = dataset.fences.get(&key.partition.partition).filter(|by| key.attempt.generation < by.generation);
+            return Err(end.or(fence.map(|by| StoreErrorKind::Fenced { by: *by })).unwrap_or(StoreErrorKind::NotFound));
         }
         let Some(partition) = dataset.partitions.get(&key.partition.partition) else { return Err(StoreErrorKind::NotFound) };
         match (partition.attempts.get(&key.attempt), partition.fence) {
@@ -127,6 +130,8 @@ impl Registry {
                 let Some(entry) = tables.jobs.get_mut(&(key.job.clone(), key.incarnation)) else { return Vec::new() };
                 let dataset = entry.datasets.entry(key.dataset.clone()).or_default();
                 dataset.is_released = true;
+                let fences = dataset.partitions.iter().filter_map(|(partition, entry)| Some((*partition, entry.fence?)));
+                dataset.fences.extend(fences);
                 let attempts = attempts_of(std::mem::take(&mut dataset.partitions).into_values());
                 let end = |attempt: &Attempt| match attempt.end_kind() {
                     // The first end stays.
@@ -153,6 +158,8 @@ impl Registry {
                 let dataset = tables.jobs.entry(job).or_insert_with(|| self.new_job());
                 let dataset = dataset.datasets.entry(partition.dataset.dataset.clone()).or_default();
                 if dataset.is_released {
+                    let fence = dataset.fences.entry(partition.partition).or_insert(*by);
+                    *fence = (*fence).max(*by);
                     return Vec::new();
                 }
                 let entry = dataset.partitions.entry(partition.partition).or_default();

@@ -24,3 +24,6 @@ pub use error::{FileError, FileErrorKind, FileOperation};
 pub use lock::DirectoryLock;
 pub use reader::{FileReader, OpenFiles};
 pub use writer::{FileWriter, sync_directory};
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,6 +39,11 @@ impl FileReader {
     pub fn length(&self) -> Result<u64, FileError> {
         let found = self.inner.file.metadata().map(|metadata| metadata.len());
         found.map_err(|error| FileError::io(FileOperation::Probe, &self.inner.path, error))
+    }
+
+    /// Whether the file has no name any more: only those who hold it can read it.
+    fn is_removed(&self) -> bool {
+        self.inner.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
     /// Reads exactly `length` bytes from `offset` on. A file that ends earlier is an error: never
@@ -100,6 +105,12 @@ impl OpenFiles {
         cache.turn += 1;
         let slot = Slot { reader: reader.clone(), last_used: cache.turn };
         cache.slots.insert(path.to_path_buf(), slot);
+        drop(cache);
+        // A removal that came between the opening and the keeping has found nothing to forget; one
+        // that comes later finds what is kept.
+        if reader.is_removed() {
+            self.forget(path);
+        }
         Ok(reader)
     }
 

@@ -315,7 +315,9 @@ impl Bucket {
         let Err(error) = self.tried(0, || parts.complete_multipart(path, id, part_ids.to_vec())).await else { return Ok(()) };
         match self.size(path).await {
             Ok(Some(found)) if found == size => Ok(()),
-            Ok(_) | Err(_) => Err(error),
+            Ok(_) => Err(error),
+            // That the upload is not known any more may just mean that it is done.
+            Err(unknown) => Err(if error.fault == Fault::Missing { unknown } else { error }),
         }
     }
 

@@ -141,8 +141,22 @@ impl Layout {
         format!("{}/catalog", self.root)
     }
 
-    /// Reads a name below [`Layout::partitions`]; `None` when it is none of ours.
+    /// Reads a name below [`Layout::partitions`]; `None` when it is none of ours. A number that is
+    /// written otherwise than we write it makes a name that is not ours.
     pub(crate) fn parse(&self, path: &Path) -> Option<Name> {
+        let name = self.read(path)?;
+        let is_ours = match &name {
+            Name::Seal { partition, generation, attempt: None } => self.generation_seal(partition, *generation) == *path,
+            Name::Seal { partition, generation, attempt: Some(attempt) } => {
+                self.attempt_seal(&partition.attempt(AttemptId::new(*generation, *attempt))) == *path
+            }
+            Name::Content(content) => self.content(content) == *path,
+            Name::Marker => true,
+        };
+        is_ours.then_some(name)
+    }
+
+    fn read(&self, path: &Path) -> Option<Name> {
         let rest = path.as_ref().strip_prefix(self.root.as_str())?.strip_prefix("/partitions/")?;
         let parts: Vec<&str> = rest.split('/').collect();
         match parts.as_slice() {
@@ -217,6 +231,42 @@ mod tests {
         let one = layout.job(&JobId::new("job").unwrap(), JobIncarnation::new(1));
         let other = attempt("job-2", "d", 0, 0, 0).unwrap();
         assert!(!layout.attempt_seal(&other).prefix_matches(&one));
+    }
+
+    #[test]
+    fn the_names_of_objects_never_change() {
+        let layout = Layout::new("/some/prefix/");
+        let key = attempt("job-1", "d.x", 3, 4, 5).unwrap();
+        let (node, life) = (NodeId::new("n_1").unwrap(), NodeLife::new(0xabc));
+        let partition = "some/prefix/v1/partitions/job-1/0000000000000007/d.x/3";
+        assert_eq!(layout.generation_seal(&key.partition, 4).as_ref(), format!("{partition}/4.seal"));
+        assert_eq!(layout.attempt_seal(&key).as_ref(), format!("{partition}/4.5.seal"));
+        let name = ContentName { attempt: key.clone(), node: node.clone(), life, number: 9 };
+        assert_eq!(layout.content(&name).as_ref(), format!("{partition}/4.5-0000000000000abc-9-n_1.bytes"));
+        let marker = "some/prefix/v1/partitions/job-1/0000000000000007/=released";
+        assert_eq!(layout.job_marker(key.job(), JobIncarnation::new(7)).as_ref(), marker);
+        let marker = "some/prefix/v1/partitions/job-1/0000000000000007/d.x/=released";
+        assert_eq!(layout.dataset_marker(&key.partition.dataset).as_ref(), marker);
+        assert_eq!(layout.upload(&node, life, 9).as_ref(), "some/prefix/v1/uploads/n_1/0000000000000abc/9");
+        assert_eq!(layout.probe(&node, life).as_ref(), "some/prefix/v1/probe/n_1/0000000000000abc");
+        assert_eq!(layout.catalog(), "some/prefix/v1/catalog");
+        assert_eq!(Layout::new("").generation_seal(&key.partition, 0).as_ref(), "v1/partitions/job-1/0000000000000007/d.x/3/0.seal");
+    }
+
+    #[test]
+    fn numbers_written_otherwise_are_not_taken_for_ours() {
+        let layout = Layout::new("x");
+        let partition = "x/v1/partitions/j/0000000000000001/d";
+        for name in
+            ["0/+1.seal", "0/01.seal", "0/4294967296.seal", "0/1.2.3.seal", "0/1.-2.seal", "+0/1.seal", "00/1.seal", "0/1.sea", "0/.seal"]
+        {
+            assert_eq!(layout.parse(&Path::from(format!("{partition}/{name}"))), None, "{name}");
+        }
+        for name in
+            ["0/1.2-1-3-n.bytes", "0/1.2-0000000000000001--n.bytes", "0/1.2-0000000000000001-3-.bytes", "0/1-0000000000000001-3-n.bytes"]
+        {
+            assert_eq!(layout.parse(&Path::from(format!("{partition}/{name}"))), None, "{name}");
+        }
     }
 
     #[test]

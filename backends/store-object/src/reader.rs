@@ -246,6 +246,67 @@ mod tests {
         }
     }
 
+    /// Two subpartitions over two objects and four regions, the first of gigabytes.
+    fn huge(block_bytes: u32) -> ObjectContent {
+        const GIB: u64 = 1 << 30;
+        let lengths = [(0_u32, [5 * GIB + 7, 100]), (0, [3, 0]), (1, [6 * GIB, 1]), (1, [1, 9 * GIB])];
+        let mut ends = [0_u64; 2];
+        let mut regions = Vec::new();
+        for (object, each) in lengths {
+            let mut region = Region { object, ..Region::default() };
+            for (subpartition, length) in (0..).zip(each).filter(|(_, length)| *length > 0) {
+                let first_crc = u32::try_from(region.crcs.len()).unwrap();
+                region.extents.push(Extent { subpartition, start: ends[object as usize], length, first_crc });
+                // Each block's checksum is its number, so that it can be told which were taken.
+                let n_blocks = u32::try_from(length.div_ceil(u64::from(block_bytes))).unwrap();
+                region.crcs.extend((0..n_blocks).map(|block| Crc32c::new(first_crc + block)));
+                ends[object as usize] += length;
+            }
+            regions.push(region);
+        }
+        ObjectContent { block_bytes, objects: vec![(0, ends[0]), (1, ends[1])], regions }
+    }
+
+    #[test]
+    fn plans_far_out_name_the_right_bytes_of_the_right_object() {
+        let block_bytes = 1_u32 << 20;
+        let content = huge(block_bytes);
+        let block = u64::from(block_bytes);
+        for index in 0..2 {
+            let extents: Vec<(u32, Extent)> =
+                content.regions.iter().filter_map(|region| Some((region.object, *region.extent(index)?))).collect();
+            let total: u64 = extents.iter().map(|(_, extent)| extent.length).sum();
+            let edges = [1_u64 << 31, 1 << 32, (5 << 30) + 7, (5 << 30) + 10, 100, 101, total];
+            for start in edges.into_iter().map(|edge| edge.saturating_sub(3)) {
+                for length in [1, 5, 3 * block + 1] {
+                    let end = (start + length).min(total);
+                    let wanted = OffsetRange::new(Offset::new(start), Offset::new(end.max(start))).unwrap();
+                    let mut at = start;
+                    for step in plan(&content, index, wanted, 4 << 20) {
+                        // Where the next byte lies, found by walking over the extents.
+                        let mut before = 0;
+                        let (object, extent) = extents
+                            .iter()
+                            .find(|(_, extent)| {
+                                let is_here = at - before < extent.length;
+                                before += if is_here { 0 } else { extent.length };
+                                is_here
+                            })
+                            .unwrap();
+                        assert_eq!(step.object, *object as usize);
+                        assert_eq!(step.range.start + step.skip, extent.start + (at - before), "[{start}, {end}) at {at}");
+                        assert!(step.range.end <= extent.start + extent.length && step.range.end - step.range.start <= 4 << 20);
+                        let first_block = u32::try_from((at - before) / block).unwrap();
+                        assert_eq!(step.blocks[0].1, Crc32c::new(extent.first_crc + first_block));
+                        assert_eq!(step.blocks.iter().map(|(length, _)| length).sum::<u64>(), step.range.end - step.range.start);
+                        at += step.take;
+                    }
+                    assert_eq!(at, end.max(start), "[{start}, {end})");
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_damaged_or_short_block_fails_its_check() {
         let block = Bytes::from_static(b"0123456789");

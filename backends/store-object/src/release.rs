@@ -224,13 +224,24 @@ impl Inner {
                     (core.sealed().is_some(), core.may_be_published, core.is_erased)
                 };
                 erasure.end(&attempt, AttemptState::Released, None);
-                let is_ours = match (was_sealed, may_be_published && !is_erased) {
-                    (true, _) => true,
-                    (false, false) => false,
-                    (false, true) => self.is_sealed_as(&attempt.seal_path, key).await?,
+                let stands = match (was_sealed, may_be_published && !is_erased) {
+                    (true, _) => Standing::Ours,
+                    (false, false) => Standing::Another,
+                    (false, true) => self.standing(&attempt.seal_path, key).await?,
                 };
-                if is_ours {
-                    erasure.tombstones.insert(attempt.seal_path.clone(), tombstone);
+                // Where nobody else competes for the name, a tombstone keeps a late manifest out.
+                let is_alone = attempt.seal_path == self.layout.attempt_seal(key);
+                match stands {
+                    Standing::Nothing if is_alone => drop(erasure.tombstones.insert(attempt.seal_path.clone(), tombstone)),
+                    Standing::Ours => drop(erasure.tombstones.insert(attempt.seal_path.clone(), tombstone)),
+                    Standing::Another => {}
+                    Standing::Nothing => {
+                        // A manifest that is still on its way would speak of content that is gone, and
+                        // other attempts of the generation would lose to it.
+                        tracing::warn!(attempt = %key, "content of a released attempt is left for the sweep of its job: it may turn out sealed");
+                        erasure.objects.clear();
+                        erasure.content.clear();
+                    }
                 }
             }
             None => {
@@ -253,8 +264,22 @@ impl Inner {
         self.carry_out(erasure).await
     }
 
-    async fn is_sealed_as(&self, path: &Path, key: &AttemptKey) -> Result<bool, BucketError> {
-        let found = self.fetch_record(path).await?;
-        Ok(matches!(found, Found::Record(Record::Sealed(sealed)) if sealed.manifest.attempt == *key))
+    async fn standing(&self, path: &Path, key: &AttemptKey) -> Result<Standing, BucketError> {
+        Ok(match self.fetch_record(path).await? {
+            Found::Record(Record::Sealed(sealed)) if sealed.manifest.attempt == *key => Standing::Ours,
+            Found::Record(_) | Found::Unreadable(_) => Standing::Another,
+            Found::Nothing => Standing::Nothing,
+        })
     }
+}
+
+/// What stands under the name of a seal whose publication was answered with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// The attempt's own manifest.
+    Ours,
+    /// Something else, so that the attempt's own can never come to stand there.
+    Another,
+    /// Nothing yet.
+    Nothing,
 }

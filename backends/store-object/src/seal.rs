@@ -186,6 +186,43 @@ impl Inner {
         }
     }
 
+    /// See [`store_api::PartitionStore::abort`]. A publication that was answered with an error may
+    /// have happened: then this is the sealed content, which nobody may take away.
+    pub(crate) async fn abort(&self, attempt: &Arc<Attempt>) -> Result<(), StoreError> {
+        let _work = attempt.work.lock().await;
+        let unsettled = {
+            let core = attempt.lock();
+            if core.state() == AttemptState::Prepared && core.may_be_published { core.prepared() } else { None }
+        };
+        let mut may_come_late = false;
+        if let Some(ours) = unsettled {
+            let found = self.bucket.fetch(&attempt.seal_path).await;
+            match found.map_err(|error| unavailable_in(error, Operation::Abort, attempt))? {
+                Some((bytes, _)) => drop(self.settle(attempt, &ours, bytes).await),
+                None => may_come_late = true,
+            }
+        }
+        let ended = {
+            let mut core = attempt.lock();
+            if core.state() == AttemptState::Sealed {
+                return Err(StoreError::new(StoreErrorKind::AlreadySealed, Operation::Abort, &attempt.key));
+            }
+            core.end(AttemptState::Aborted, None)
+        };
+        attempt.notify();
+        if may_come_late {
+            // A manifest that is still on its way would speak of content that is gone.
+            tracing::warn!(attempt = %attempt.key, "content of an aborted attempt is left for the sweep of its job: it may turn out sealed");
+            return Ok(());
+        }
+        if let Some(ended) = ended
+            && let Err(error) = self.erase(&ended.objects, Vec::new()).await
+        {
+            tracing::warn!(attempt = %attempt.key, %error, "content of an aborted attempt is left for the sweep of its job");
+        }
+        Ok(())
+    }
+
     /// Writes the manifest if none is there; answers what is there otherwise.
     async fn put_manifest(&self, attempt: &Attempt, sealed: &Sealed) -> Result<Option<Bytes>, BucketError> {
         let payload = Bytes::from(sealed.encode());

@@ -300,21 +300,7 @@ impl PartitionStore for ObjectStore {
     async fn abort(&self, attempt: &AttemptKey) -> Result<(), StoreError> {
         self.inner.check_open(Operation::Abort, attempt)?;
         let Some(found) = self.inner.registry.find(attempt) else { return Ok(()) };
-        let _work = found.work.lock().await;
-        let ended = {
-            let mut core = found.lock();
-            if core.state() == AttemptState::Sealed {
-                return Err(StoreError::new(StoreErrorKind::AlreadySealed, Operation::Abort, attempt));
-            }
-            core.end(AttemptState::Aborted, None)
-        };
-        found.notify();
-        if let Some(ended) = ended
-            && let Err(error) = self.inner.erase(&ended.objects, Vec::new()).await
-        {
-            tracing::warn!(%attempt, %error, "content of an aborted attempt is left for the sweep of its job");
-        }
-        Ok(())
+        self.inner.abort(&found).await
     }
 
     async fn read(&self, request: ReadRequest) -> Result<ReadStream, StoreError> {

@@ -204,6 +204,28 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_of_a_note_never_change() {
+        assert_eq!(encode_note(&Path::from("a/b.bytes"), "id"), &b"1\na/b.bytes\nid"[..]);
+        for junk in [&b"1\na/b.bytes"[..], b"01\na\nb", b" 1\na\nb", b"1\n../a//b\nid", b"\n\n"] {
+            assert_eq!(decode_note(junk), None, "{junk:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn notes_read_back_whatever_the_id_holds(name in "[a-zA-Z0-9._=-]{1,20}(/[a-zA-Z0-9._=-]{1,20}){0,4}", id in "[ -~\\n]{0,60}") {
+            let Ok(path) = Path::parse(&name) else { return Ok(()) };
+            prop_assert_eq!(decode_note(&encode_note(&path, &id)), Some((path, id)));
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes: Vec<u8>) {
+            let _ = decode_note(&bytes);
+        }
+    }
 
     #[test]
     fn a_note_reads_back_and_anything_else_is_none() {

@@ -1,6 +1,7 @@
 //! What the store makes of an object store that fails, lies, or is shared.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a panic is a failed test")]
 
+mod outcomes;
 mod support;
 
 use forebay_store_object::{ConditionalPut, Config, Support, SweepReport, SweepRequest};

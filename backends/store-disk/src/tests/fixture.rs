@@ -158,3 +158,13 @@ pub(super) fn flip(path: &Path, at: u64) {
     bytes[usize::try_from(at).unwrap()] ^= 1;
     std::fs::write(path, bytes).unwrap();
 }
+
+/// Whether many rounds are wanted.
+pub(super) fn is_long() -> bool {
+    store_testkit::suite::is_long()
+}
+
+/// The seed of a random run, printed so that a failure can be repeated with `FOREBAY_SEED`.
+pub(super) fn seed() -> u64 {
+    store_testkit::suite::seed("store-disk")
+}

@@ -105,10 +105,10 @@ async fn a_disk_without_room_refuses_new_bytes_and_serves_the_rest() {
 
 /// Mounts a small file system for one test; `None` (with the reason on the output) where that is
 /// not allowed.
-struct SmallDisk(tempfile::TempDir);
+pub(super) struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    fn mount(size: &str) -> Option<Self> {
+    pub(super) fn mount(size: &str) -> Option<Self> {
         let root = tempfile::tempdir().unwrap();
         let mount = std::process::Command::new("mount");
         let mounted = { mount }.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(root.path()).output();
@@ -119,6 +119,12 @@ impl SmallDisk {
                 None
             }
         }
+    }
+}
+
+impl SmallDisk {
+    pub(super) fn path(&self) -> &std::path::Path {
+        self.0.path()
     }
 }
 

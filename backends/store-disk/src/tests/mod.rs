@@ -2,7 +2,11 @@
 //! promises is checked by the conformance suite.
 
 mod crash;
+mod faults;
 mod fixture;
+mod huge;
 mod load;
 mod memory;
 mod publish;
+mod random;
+mod stored;

@@ -294,11 +294,17 @@ impl Registry {
     fn raise_fence(&self, partition: &PartitionKey, by: AttemptId) {
         let Some(mut shard) = self.shard(partition).map(|shard| shard.write()) else { return };
         let fence = &mut shard.partitions.entry(partition.clone()).or_default().fence;
-        let is_first = fence.is_none();
-        *fence = (*fence).max(Some(by));
-        if is_first {
-            shard.bury(Tombstone::Fence(partition.clone()), self.shard_capacity);
+        if *fence >= Some(by) {
+            return;
         }
+        let is_first = fence.replace(by).is_none();
+        let tombstone = Tombstone::Fence(partition.clone());
+        if !is_first {
+            // It is as young as its last raise; were it forgotten at the age of its first, a
+            // writer that was just fenced could open again.
+            shard.tombstones.retain(|other| *other != tombstone);
+        }
+        shard.bury(tombstone, self.shard_capacity);
     }
 
     fn end_job(&self, job: &JobKey) -> Vec<Arc<Attempt>> {

@@ -122,3 +122,133 @@ fn tombstones_are_bounded_and_the_oldest_are_forgotten() {
     let jobs = fixture.registry.jobs.lock();
     assert_eq!((jobs.released.len(), jobs.order.len()), (1024, 1024));
 }
+
+fn fence(fixture: &Fixture, partition: u64, generation: u32) {
+    let partition = at("d", partition, 0, 0).partition;
+    fixture.registry.release(&ReleaseScope::GenerationsBelow { partition, by: AttemptId::new(generation, 0) });
+}
+
+#[test]
+fn a_fence_that_was_raised_again_is_as_young_as_its_last_raise() {
+    // Each shard remembers 16.
+    let fixture = Fixture::new(16 * N_SHARDS);
+    let shard_of = |partition: u64| fixture.registry.spread.hash_one(at("d", partition, 0, 0).partition) % N_SHARDS as u64;
+    let neighbours: Vec<u64> = (1..).filter(|partition| shard_of(*partition) == shard_of(0)).take(15 + 14).collect();
+    fence(&fixture, 0, 1);
+    for partition in &neighbours[..15] {
+        fence(&fixture, *partition, 1);
+    }
+    fence(&fixture, 0, 5);
+    for partition in &neighbours[15..] {
+        fence(&fixture, *partition, 1);
+    }
+    let late = at("d", 0, 4, 0);
+    assert_eq!(fixture.ending(&late), Some(Ending::Fenced { by: AttemptId::new(5, 0) }), "14 others came after it, 16 are remembered");
+    assert!(matches!(fixture.open(&late), Some(Known::Ended(_))), "a zombie does not come back");
+    assert!(fixture.n_tombstones() <= 16 * N_SHARDS);
+}
+
+#[test]
+fn a_partition_that_is_fenced_again_and_again_takes_the_place_of_nobody_for_ever() {
+    let fixture = Fixture::new(16 * N_SHARDS);
+    for generation in 1..10_000 {
+        fence(&fixture, 0, generation);
+        // A lower one that comes late changes nothing.
+        fence(&fixture, 0, generation / 2);
+    }
+    assert_eq!(fixture.ending(&at("d", 0, 9998, 3)), Some(Ending::Fenced { by: AttemptId::new(9999, 0) }));
+    assert!(fixture.n_tombstones() <= 16, "{}", fixture.n_tombstones());
+    assert_eq!(fixture.n_partitions(), 1);
+}
+
+mod random {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Open(u64, u32, u32),
+        Abort(u64, u32, u32),
+        Release(u64, u32, u32),
+        ReleasePartition(u64),
+        Fence(u64, u32),
+        ReleaseDataset,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let id = || (0_u64..4, 0_u32..4, 0_u32..3);
+        prop_oneof![
+            8 => id().prop_map(|(partition, generation, attempt)| Step::Open(partition, generation, attempt)),
+            2 => id().prop_map(|(partition, generation, attempt)| Step::Abort(partition, generation, attempt)),
+            2 => id().prop_map(|(partition, generation, attempt)| Step::Release(partition, generation, attempt)),
+            1 => (0_u64..4).prop_map(Step::ReleasePartition),
+            2 => (0_u64..4, 1_u32..5).prop_map(|(partition, generation)| Step::Fence(partition, generation)),
+            1 => Just(Step::ReleaseDataset),
+        ]
+    }
+
+    proptest! {
+        /// Whatever comes in which order: an attempt that ended keeps its first ending, none is
+        /// live below a fence, and each is handed out to be buried exactly once.
+        #[test]
+        fn the_registry_says_what_a_plain_map_says(steps in proptest::collection::vec(step(), 1..60)) {
+            let fixture = Fixture::new(10_000);
+            let mut known: BTreeMap<(u64, u32, u32), Option<Ending>> = BTreeMap::new();
+            let mut fences: BTreeMap<u64, u32> = BTreeMap::new();
+            let key = |(partition, generation, attempt): (u64, u32, u32)| at("d", partition, generation, attempt);
+            for step in steps {
+                let mut end = |picks: &dyn Fn(&(u64, u32, u32)) -> bool, ending: Ending| {
+                    let live = known.iter_mut().filter(|(id, state)| picks(id) && state.is_none());
+                    live.map(|(_, state)| *state = Some(ending)).count()
+                };
+                match step {
+                    Step::Open(partition, generation, attempt) => {
+                        let id = (partition, generation, attempt);
+                        let fenced = fences.get(&partition).copied().filter(|by| generation < *by);
+                        let found = fixture.open(&key(id));
+                        match known.get(&id).copied().unwrap_or(fenced.map(|by| Ending::Fenced { by: AttemptId::new(by, 0) })) {
+                            Some(ending) => prop_assert!(matches!(found, Some(Known::Ended(found)) if found == ending), "{:?}", found),
+                            None => {
+                                prop_assert!(matches!(found, Some(Known::Live(_))));
+                                known.insert(id, None);
+                            }
+                        }
+                    }
+                    Step::Abort(partition, generation, attempt) => {
+                        let id = (partition, generation, attempt);
+                        let ended = fixture.registry.abort(Subject::new(Operation::Abort, &key(id))).unwrap();
+                        prop_assert_eq!(usize::from(ended.is_some()), end(&|other| *other == id, Ending::Aborted));
+                    }
+                    Step::Release(partition, generation, attempt) => {
+                        let id = (partition, generation, attempt);
+                        let ended = fixture.registry.release(&ReleaseScope::Attempt(key(id)));
+                        prop_assert_eq!(ended.len(), end(&|other| *other == id, Ending::Released));
+                    }
+                    Step::ReleasePartition(partition) => {
+                        let ended = fixture.registry.release(&ReleaseScope::Partition(key((partition, 0, 0)).partition));
+                        prop_assert_eq!(ended.len(), end(&|other| other.0 == partition, Ending::Released));
+                    }
+                    Step::Fence(partition, generation) => {
+                        let by = AttemptId::new(generation, 0);
+                        let scope = ReleaseScope::GenerationsBelow { partition: key((partition, 0, 0)).partition, by };
+                        let ended = fixture.registry.release(&scope);
+                        let fenced = end(&|other| other.0 == partition && other.1 < generation, Ending::Fenced { by });
+                        prop_assert_eq!(ended.len(), fenced);
+                        let highest = fences.entry(partition).or_default();
+                        *highest = generation.max(*highest);
+                    }
+                    Step::ReleaseDataset => {
+                        let ended = fixture.registry.release(&ReleaseScope::Dataset(dataset("d")));
+                        prop_assert_eq!(ended.len(), end(&|_| true, Ending::Released));
+                    }
+                }
+                for (id, state) in &known {
+                    prop_assert_eq!(fixture.ending(&key(*id)), *state, "{:?}", id);
+                }
+            }
+            let live = known.values().filter(|state| state.is_none()).count();
+            prop_assert_eq!(fixture.registry.all().len(), live);
+        }
+    }
+}

@@ -229,18 +229,24 @@ fn open_directories(config: DirectoryConfig, clock: SharedClock) -> Result<(Dire
                 continue;
             }
         }
-        n_stale += wipe(path)?;
+        match wipe(path) {
+            Ok(n_removed) => n_stale += n_removed,
+            Err(error) => set.report(index, &error),
+        }
     }
     Ok((set, locks, n_stale))
 }
 
-/// Removes the spill files in a directory, and nothing else.
+/// Removes the spill files in a directory, and nothing else: what only has the name of one, a
+/// directory say, is not ours.
 fn wipe(directory: &Path) -> Result<u64, FileError> {
     let failed = |error| FileError::io(FileOperation::Remove, directory, error);
     let mut n_removed = 0;
     for entry in std::fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|extension| extension == SUFFIX) {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        let is_file = entry.file_type().map_err(failed)?.is_file();
+        if is_file && path.extension().is_some_and(|extension| extension == SUFFIX) {
             std::fs::remove_file(&path).map_err(failed)?;
             n_removed += 1;
         }

@@ -155,3 +155,125 @@ proptest! {
         prop_assert!(!other.starts_with(&parent));
     }
 }
+
+#[test]
+fn the_bytes_of_an_entry_never_change() {
+    let stored = encode_entry(VALUE, b"value");
+    assert_eq!(stored[..7], *b"\x01\x01value");
+    assert_eq!(stored[7..], Crc32c::of(b"\x01\x01value").get().to_le_bytes());
+    let removed = encode_entry(REMOVED, b"");
+    assert_eq!((removed.len(), &removed[..2]), (6, &b"\x01\x02"[..]));
+    assert_eq!(encode_entry(VALUE, b"").len(), 6, "an entry is 6 bytes longer than its value");
+}
+
+#[test]
+fn what_is_no_entry_is_an_error_and_neither_a_value_nor_a_removal() {
+    for stored in [Bytes::new(), Bytes::from_static(b"\x01"), Bytes::from_static(b"\x01\x01\0\0\0"), Bytes::from_static(&[0; 6])] {
+        assert!(decode_entry(stored.clone()).is_err(), "{stored:?}");
+    }
+    for kind in [0, 3, 0xff] {
+        assert!(decode_entry(encode_entry(kind, b"v")).is_err(), "kind {kind}");
+    }
+    let newer = {
+        let mut out = encode_entry(VALUE, b"v").to_vec();
+        out.truncate(3);
+        out[0] = 2;
+        let crc = Crc32c::of(&out);
+        out.put_u32_le(crc.get());
+        Bytes::from(out)
+    };
+    assert_eq!(decode_entry(newer), Err("an entry has another version"));
+}
+
+proptest! {
+    #[test]
+    fn entries_read_back_and_changed_ones_do_not(value: Vec<u8>, at: prop::sample::Index, bit in 0_u8..8) {
+        for (kind, wanted) in [(VALUE, Some(Bytes::from(value.clone()))), (REMOVED, None)] {
+            let content: &[u8] = if kind == VALUE { &value } else { b"" };
+            let stored = encode_entry(kind, content);
+            prop_assert_eq!(decode_entry(stored.clone()), Ok(wanted));
+            let mut damaged = stored.to_vec();
+            damaged[at.index(stored.len())] ^= 1 << bit;
+            prop_assert!(decode_entry(damaged.into()).is_err());
+            prop_assert!(decode_entry(stored.slice(..at.index(stored.len()))).is_err(), "a cut entry");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(bytes: Vec<u8>) {
+        let _ = decode_entry(bytes.into());
+    }
+
+    /// The version that a caller holds brings back the very tag and number that the store gave.
+    #[test]
+    fn versions_go_there_and_back(tag in proptest::option::of("[!-~]{1,40}"), number in proptest::option::of("[!-~]{1,20}")) {
+        let given = UpdateVersion { e_tag: tag, version: number };
+        let back = update_of(&version_of(&given));
+        prop_assert_eq!((back.e_tag, back.version), (given.e_tag, given.version));
+    }
+}
+
+/// Random calls on one key of both kinds of catalog say what a plain variable says.
+#[tokio::test]
+async fn a_catalog_says_what_a_plain_map_says() {
+    use rand::{RngExt, SeedableRng};
+    let seed = store_testkit::suite::seed("object catalog");
+    let (_folder, catalogs) = both().await;
+    for (number, catalog) in (0..).zip(catalogs) {
+        let mut random = rand::rngs::StdRng::seed_from_u64(seed.wrapping_add(number));
+        let names = ["a", "a/b", "a/b/c", "a.b", "b"];
+        let mut held: BTreeMap<String, (Bytes, Version)> = BTreeMap::new();
+        let mut old: Vec<Version> = Vec::new();
+        for _ in 0..300 {
+            let name = names[random.random_range(0..names.len())];
+            let value = Bytes::from(vec![b'v'; random.random_range(0..3)]);
+            let current = held.get(name).cloned();
+            match random.random_range(0..8) {
+                0 => {
+                    catalog.delete(name).await.unwrap();
+                    held.remove(name);
+                }
+                1 => {
+                    let prefix = &name[..random.random_range(0..=name.len())];
+                    let found = catalog.scan(prefix).await.unwrap();
+                    let found: Vec<(String, Bytes)> = found.into_iter().map(|(key, entry)| (key, entry.value)).collect();
+                    let wanted: Vec<(String, Bytes)> = held
+                        .iter()
+                        .filter(|(key, _)| key.starts_with(prefix))
+                        .map(|(key, (value, _))| (key.clone(), value.clone()))
+                        .collect();
+                    assert_eq!(found, wanted, "prefix {prefix:?}");
+                }
+                2 | 3 => {
+                    let found = catalog.get(name).await.unwrap();
+                    assert_eq!(found.map(|entry| entry.value), current.map(|(value, _)| value));
+                }
+                _ => {
+                    let expect = match random.random_range(0..4) {
+                        0 => Expect::Any,
+                        1 => Expect::Absent,
+                        2 => current.clone().map_or(Expect::Absent, |(_, version)| Expect::Version(version)),
+                        _ => old.get(random.random_range(0..old.len().max(1))).cloned().map_or(Expect::Any, Expect::Version),
+                    };
+                    let is_met = match &expect {
+                        Expect::Any => true,
+                        Expect::Absent => current.is_none(),
+                        Expect::Version(version) => current.as_ref().is_some_and(|(_, held)| held == version),
+                    };
+                    match catalog.put(name, value.clone(), expect).await {
+                        Ok(version) => {
+                            let is_own = current.is_some_and(|(held, _)| held == value);
+                            assert!(is_met || is_own, "a condition that does not hold was taken");
+                            old.push(version.clone());
+                            held.insert(name.to_owned(), (value, version));
+                        }
+                        Err(error) => {
+                            assert_eq!(*error.kind(), StoreErrorKind::Conflict);
+                            assert!(!is_met && current.is_none_or(|(held, _)| held != value));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

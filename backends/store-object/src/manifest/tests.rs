@@ -126,3 +126,125 @@ proptest! {
         let _ = Record::decode(&Bytes::from(junk), CLASS);
     }
 }
+
+#[test]
+fn the_bytes_of_a_manifest_with_objects_never_change() {
+    let record = Record::Sealed(in_objects(&[10, 0, 7], 4));
+    let stored = record.encode();
+    let body: String = stored[6..stored.len() - 4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let golden = concat!(
+        "03006a6f62",                       // job
+        "0100000000000000",                 // incarnation
+        "010064",                           // dataset
+        "0300000000000000",                 // partition
+        "0200000001000000",                 // generation, attempt
+        "02006e31",                         // node
+        "0900000000000000",                 // life
+        "4d00000000000000",                 // sealed at
+        "010300000002000000",               // table of 3, 2 of them with bytes
+        "000000000a0000000000000000000000", // 0: 10 bytes
+        "02000000070000000000000002000000", // 2: 7 bytes
+        "0104000000",                       // in objects, blocks of 4
+        "02000000",                         // two objects: number, size
+        "05000000000000000a00000000000000",
+        "06000000000000000700000000000000",
+        "03000000",         // three regions
+        "0000000002000000", // of the first object, two extents
+        "000000000300000000000000",
+        "020000000200000000000000",
+        "0000000000000000", // a block of each
+        "0000000002000000",
+        "000000000300000000000000",
+        "020000000200000000000000",
+        "0000000000000000",
+        "0100000002000000", // of the second object
+        "000000000400000000000000",
+        "020000000300000000000000",
+        "0000000000000000",
+    );
+    assert_eq!(body, golden);
+    assert_eq!(round_trip(&record), Ok(record));
+}
+
+/// What a record that was changed after all decodes to; `encode` does not check.
+fn changed(change: impl FnOnce(&mut Sealed, &mut ObjectContent)) -> Result<Record, CodecError> {
+    let mut sealed = in_objects(&[10, 0, 7], 4);
+    let Content::Objects(mut content) = sealed.content.clone() else { unreachable!("it was made so") };
+    change(&mut sealed, &mut content);
+    sealed.content = Content::Objects(content);
+    round_trip(&Record::Sealed(sealed))
+}
+
+#[test]
+fn manifests_that_do_not_add_up_are_refused_though_their_checksum_holds() {
+    assert!(changed(|_, _| {}).is_ok());
+    type Change = (&'static str, fn(&mut Sealed, &mut ObjectContent));
+    let changes: [Change; 14] = [
+        ("blocks of nothing", |_, content| content.block_bytes = 0),
+        ("smaller blocks than there are checksums for", |_, content| content.block_bytes = 1),
+        ("an object that is longer than its regions", |_, content| content.objects[0].1 += 1),
+        ("an object that is shorter than its regions", |_, content| content.objects[1].1 -= 1),
+        ("objects that are swapped", |_, content| content.objects.swap(0, 1)),
+        ("an object that nobody writes to", |_, content| content.objects.push((9, 5))),
+        ("a region of an object that is not named", |_, content| content.regions[2].object = 2),
+        ("a region too few", |_, content| drop(content.regions.pop())),
+        ("an extent of nothing", |_, content| content.regions[0].extents[0].length = 0),
+        ("an extent that wraps around", |_, content| content.regions[0].extents[1].length = u64::MAX),
+        ("extents out of order", |_, content| content.regions[0].extents.swap(0, 1)),
+        ("a subpartition twice in a region", |_, content| content.regions[0].extents[1].subpartition = 0),
+        ("a checksum too few", |_, content| content.regions[2].crcs.truncate(1)),
+        ("other lengths than the table has", |sealed, _| sealed.manifest = manifest(&[10, 1, 7])),
+    ];
+    for (what, change) in changes {
+        assert_eq!(changed(change), Err(CodecError::Damaged), "{what}");
+    }
+}
+
+/// A stored manifest with some bytes in place of others, and the checksum that fits.
+fn patched(at: usize, bytes: &[u8]) -> Result<Record, CodecError> {
+    let mut stored = Record::Sealed(inline(b"abc")).encode();
+    stored[at..at + bytes.len()].copy_from_slice(bytes);
+    stored.truncate(stored.len() - 4);
+    let crc = Crc32c::of(&stored);
+    stored.put_u32_le(crc.get());
+    Record::decode(&Bytes::from(stored), CLASS)
+}
+
+#[test]
+fn names_counts_and_kinds_out_of_their_range_are_refused() {
+    let damaged = Err(CodecError::Damaged);
+    assert!(patched(8, b"job").is_ok());
+    assert_eq!(patched(8, b"j/b"), damaged, "a job that is no id");
+    assert_eq!(patched(8, b"j\xffb"), damaged, "a job that is no text");
+    assert_eq!(patched(6, &[0, 0]), damaged, "an empty job");
+    assert_eq!(patched(6, &[0xff, 0xff]), damaged, "a job longer than the manifest");
+    let whole = Record::Sealed(inline(b"abc")).encode();
+    let content = whole.len() - 4 - 3 - 4 - 1;
+    assert_eq!(patched(content, &[2]), damaged, "content that is neither here nor in objects");
+    assert_eq!(patched(content, &[1]), damaged, "bytes that are no objects");
+    for length in [0_u32, 2, 4, u32::MAX] {
+        assert_eq!(patched(content + 1, &length.to_le_bytes()), damaged, "{length} bytes of content");
+    }
+    for kind in [0, 4, 0xff] {
+        assert_eq!(patched(5, &[kind]), Err(CodecError::Unknown { version: 1, kind }));
+    }
+    assert_eq!(patched(5, &[RELEASED]), damaged, "a tombstone has nothing more");
+    for other in [&b""[..], b"F", b"FBY", b"fbym\x01\x01", b"\0\0\0\0\0\0\0\0\0\0"] {
+        assert_eq!(Record::decode(&Bytes::copy_from_slice(other), CLASS), Err(CodecError::Magic));
+    }
+    for short in [&b"FBYM"[..], b"FBYM\x01", b"FBYM\x01\x02", b"FBYM\x01\x02\0\0\0"] {
+        assert_eq!(Record::decode(&Bytes::copy_from_slice(short), CLASS), damaged);
+    }
+}
+
+#[test]
+fn a_tombstone_is_always_told_from_a_manifest_by_its_size() {
+    // The start reads what is larger than any tombstone, and nothing else.
+    let tombstones = [Record::Released, Record::Fenced { by: AttemptId::new(u32::MAX, u32::MAX) }];
+    assert!(tombstones.iter().all(|record| record.encode().len() as u64 <= LONGEST_TOMBSTONE));
+    let mut smallest = inline(b"");
+    let dataset = DatasetKey { job: JobId::new("j").unwrap(), incarnation: JobIncarnation::new(0), dataset: DatasetId::new("d").unwrap() };
+    smallest.manifest.attempt = dataset.partition(PartitionId::new(0)).attempt(AttemptId::new(0, 0));
+    smallest.manifest.node = NodeId::new("n").unwrap();
+    assert!(smallest.encode().len() as u64 > LONGEST_TOMBSTONE);
+}

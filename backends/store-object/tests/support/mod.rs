@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use store_api::{
-    AppendAck, AppendRequest, Arbitration, AttemptId, AttemptKey, Chunk, DatasetId, DatasetKey, DatasetKind, DatasetSpec, JobId,
+    AppendAck, AppendRequest, Arbitration, AttemptId, AttemptKey, Chunk, Clock, DatasetId, DatasetKey, DatasetKind, DatasetSpec, JobId,
     JobIncarnation, NodeId, NodeLife, Offset, OpenRequest, PartitionId, PartitionStore, Piece, PrepareRequest, ReadMode, ReadRequest,
     Scope, SealManifest, SealOutcome, StoreError, SubpartitionIndex, SystemClock, TaskGroup,
 };
@@ -47,8 +47,14 @@ pub(crate) enum Fault {
     ReplyLost,
     /// The body of the answer breaks after so many bytes.
     CutAt(usize),
+    /// The body of the answer ends after so many bytes, as if that were all.
+    EndAt(usize),
+    /// The whole object is answered, whatever range was asked for.
+    IgnoresRange,
     /// One byte of the body is another.
     Damage,
+    /// Nothing is done yet, the answer is an error; a put is done when it is delivered.
+    Late,
 }
 
 struct Rule {
@@ -66,6 +72,7 @@ pub(crate) struct FaultBucket {
     rules: Mutex<Vec<Rule>>,
     counts: Mutex<BTreeMap<Call, usize>>,
     uploads: Mutex<BTreeSet<String>>,
+    late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
 }
 
 fn status(code: u16) -> Error {
@@ -101,8 +108,19 @@ impl FaultBucket {
         match self.fault(call, path) {
             Some(Fault::Status(404)) => Err(Error::NotFound { path: path.to_owned(), source: "injected".into() }),
             Some(Fault::Status(code)) => Err(status(code)),
+            Some(Fault::Late) if !matches!(call, Call::Put | Call::Create | Call::Update) => Err(status(504)),
             other => Ok(other),
         }
+    }
+
+    /// Puts that were on their way arrive now, in order. Answers how many changed something.
+    pub(crate) async fn deliver(&self) -> usize {
+        let late = std::mem::take(&mut *self.late.lock());
+        let mut n_done = 0;
+        for (path, payload, options) in late {
+            n_done += usize::from(self.memory.put_opts(&path, payload, options).await.is_ok());
+        }
+        n_done
     }
 
     /// Calls since the last time, by kind.
@@ -164,6 +182,10 @@ impl RawStore for FaultBucket {
         if self.ignores_conditions {
             opts.mode = PutMode::Overwrite;
         }
+        if fault == Some(Fault::Late) {
+            self.late.lock().push((location.clone(), payload, opts));
+            return Err(status(504));
+        }
         reply(fault, self.memory.put_opts(location, payload, opts).await?)
     }
 
@@ -171,8 +193,11 @@ impl RawStore for FaultBucket {
         self.memory.put_multipart_opts(location, opts).await
     }
 
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+    async fn get_opts(&self, location: &Path, mut options: GetOptions) -> Result<GetResult> {
         let fault = self.before(Call::Get, location.as_ref())?;
+        if fault == Some(Fault::IgnoresRange) {
+            options.range = None;
+        }
         let is_head = options.head;
         let mut result = self.memory.get_opts(location, options).await?;
         if is_head {
@@ -183,6 +208,7 @@ impl RawStore for FaultBucket {
         let body = result.bytes().await?;
         let pieces: Vec<Result<Bytes>> = match fault {
             Some(Fault::CutAt(length)) => vec![Ok(body.slice(..length.min(body.len()))), Err(status(500))],
+            Some(Fault::EndAt(length)) => vec![Ok(body.slice(..length.min(body.len())))],
             Some(Fault::Damage) => {
                 let mut bytes = body.to_vec();
                 if let Some(byte) = bytes.first_mut() {
@@ -272,9 +298,33 @@ pub(crate) fn config() -> Config {
     }
 }
 
+/// The system's clock, but short pauses (those between two tries) take no time.
+#[derive(Debug)]
+struct Hasty(SystemClock);
+
+#[async_trait]
+impl Clock for Hasty {
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.0.unix_ms()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        if duration < Duration::from_secs(1) { tokio::task::yield_now().await } else { self.0.sleep(duration).await }
+    }
+}
+
 /// A node's surroundings.
 pub(crate) fn environment(node: &str, life: u64) -> Environment {
-    Environment { clock: SystemClock::shared(), tasks: TaskGroup::new(), node: NodeId::new(node).unwrap(), life: NodeLife::new(life) }
+    Environment {
+        clock: Arc::new(Hasty(SystemClock::new())),
+        tasks: TaskGroup::new(),
+        node: NodeId::new(node).unwrap(),
+        life: NodeLife::new(life),
+    }
 }
 
 /// A store of one life of a node.

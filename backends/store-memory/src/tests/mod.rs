@@ -1,5 +1,8 @@
 //! What the tests of this crate share: stores, keys, and short forms of calls.
 
+mod disks;
+mod retentions;
+
 use crate::config::{Config, SpillConfig};
 use crate::store::{Environment, MemoryStore};
 use bytes::Bytes;
