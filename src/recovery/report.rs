@@ -7,7 +7,7 @@
 //! first in the list is the first.
 
 use super::graph::{PartitionRef, TaskIndex};
-use super::plan::PartitionAttempt;
+use super::plan::{Cancel, PartitionAttempt};
 use super::snapshot::{AttemptRecord, GlobalFailure, Location, NodeStanding, PartitionRecord, PartitionStatus, Snapshot, TaskState};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store_api::ids::{AttemptId, NodeLife};
@@ -189,6 +189,8 @@ pub struct Fenced {
     pub verdicts: Vec<ReportVerdict>,
     /// Bytes of attempts that lost or were dropped, to be given back; ascending.
     pub release: Vec<PartitionAttempt>,
+    /// Attempts that run on although another one of their task finished first; to be stopped.
+    pub cancel: Vec<Cancel>,
     /// Tasks that the failures are counted for, ascending: the producer, where an input failed its
     /// reader.
     pub charged: Vec<TaskIndex>,
@@ -226,11 +228,11 @@ pub fn fence(snapshot: &Snapshot, reports: &[Report]) -> Fenced {
     }
     let charged = effects.charged.iter().copied().collect();
     let mut after = snapshot.clone();
-    let release = apply(&mut after, effects);
+    let (release, cancel) = apply(&mut after, effects);
     for (report, verdict) in reports.iter().zip(&mut verdicts) {
         settle_failure(&after, report, verdict);
     }
-    Fenced { snapshot: after, verdicts, release: release.into_iter().collect(), charged }
+    Fenced { snapshot: after, verdicts, release: release.into_iter().collect(), cancel, charged }
 }
 
 /// A failure is only that of its task when no other attempt is left after the whole batch.
@@ -422,8 +424,8 @@ fn judge_life(current: Option<NodeLife>, life: NodeLife, place: u32, accepted: &
 }
 
 /// Carries the effects in, and adds what they leave behind to what is given back.
-fn apply(snapshot: &mut Snapshot, effects: Effects) -> BTreeSet<PartitionAttempt> {
-    let (now, mut release) = (snapshot.inner.now, effects.release);
+fn apply(snapshot: &mut Snapshot, effects: Effects) -> (BTreeSet<PartitionAttempt>, Vec<Cancel>) {
+    let (now, mut release, mut cancel) = (snapshot.inner.now, effects.release, Vec::new());
     for (partition, (attempt, location)) in effects.seals {
         if let Some(record) = snapshot.partition_mut(partition) {
             (record.attempt, record.location, record.is_sealed) = (attempt, location, true);
@@ -440,10 +442,7 @@ fn apply(snapshot: &mut Snapshot, effects: Effects) -> BTreeSet<PartitionAttempt
         }
     }
     for (task, attempt) in &effects.finished {
-        if let Some(record) = snapshot.task_mut(*task) {
-            record.state = TaskState::Finished;
-            record.attempts.retain(|one| one.attempt == *attempt);
-        }
+        cancel.extend(finish(snapshot, *task, *attempt, &mut release));
     }
     for (task, attempt) in effects.failed.iter().chain(&effects.cancelled) {
         if effects.finished.get(task) != Some(attempt) {
@@ -474,7 +473,21 @@ fn apply(snapshot: &mut Snapshot, effects: Effects) -> BTreeSet<PartitionAttempt
         (Some(GlobalFailure::Unrecoverable), _) => Some(GlobalFailure::Unrecoverable),
         (before, after) => after.or(before),
     };
-    release
+    cancel.retain(|loser| !effects.failed.contains(&(loser.task, loser.attempt)));
+    (release, cancel)
+}
+
+/// Lets an attempt win its task. The others are to be stopped, and what they left is given back.
+fn finish(snapshot: &mut Snapshot, task: TaskIndex, winner: AttemptId, release: &mut BTreeSet<PartitionAttempt>) -> Vec<Cancel> {
+    let Some(record) = snapshot.task_mut(task) else { return Vec::new() };
+    record.state = TaskState::Finished;
+    let losers = record.attempts.extract_if(.., |one| one.attempt != winner);
+    let losers: Vec<Cancel> = losers.map(|one| Cancel { task, attempt: one.attempt }).collect();
+    for loser in &losers {
+        let left = unsealed_outputs(snapshot, task, loser.attempt);
+        release.extend(left.into_iter().map(|partition| PartitionAttempt { partition, attempt: loser.attempt }));
+    }
+    losers
 }
 
 /// What is lost does not become merely unreachable again.
