@@ -1,6 +1,8 @@
 //! Tests of the planner as a whole.
 
+mod budget;
 mod fencing;
+mod jobs;
 mod minimum;
 mod random;
 mod scale;
