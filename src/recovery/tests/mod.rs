@@ -4,6 +4,7 @@ mod budget;
 mod fencing;
 mod jobs;
 mod minimum;
+mod properties;
 mod random;
 mod scale;
 mod scene;
