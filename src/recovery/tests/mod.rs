@@ -2,6 +2,7 @@
 
 mod budget;
 mod fencing;
+mod field;
 mod jobs;
 mod minimum;
 mod properties;

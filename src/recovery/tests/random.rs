@@ -199,3 +199,25 @@ fn random_place(draw: &mut Draw, record: &mut PartitionRecord) {
         _ => PartitionStatus::Available,
     };
 }
+
+/// One progress that promises no more than any of a group: highest floor and sent, lowest confirmed,
+/// need and rewind.
+pub(super) fn bounds_of(group: &GroupProgress) -> Progress {
+    let lowest = |one: Confirmed, two: Confirmed| match (one, two) {
+        (Confirmed::End, other) | (other, Confirmed::End) => other,
+        (Confirmed::UpTo(one), Confirmed::UpTo(two)) => Confirmed::UpTo(one.min(two)),
+    };
+    let highest = |one: Sent, two: Sent| match (one, two) {
+        (Sent::UpTo(one), Sent::UpTo(two)) => Sent::UpTo(one.max(two)),
+        _ => Sent::Unknown,
+    };
+    let join = |one: Progress, two: &Progress| Progress {
+        floor: one.floor.max(two.floor),
+        end: one.end.max(two.end),
+        confirmed: lowest(one.confirmed, two.confirmed),
+        sent: highest(one.sent, two.sent),
+        need: one.need.min(two.need),
+        rewind: one.rewind.min(two.rewind),
+    };
+    group.others.iter().map(|(_, one)| one).fold(group.common, join)
+}
