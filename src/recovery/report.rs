@@ -40,6 +40,12 @@ pub enum FailureCause {
         /// What was wrong.
         trouble: Trouble,
     },
+    /// A writer waited in vain for room in an output: readers do not acknowledge, or there is no
+    /// space for what must be kept. A restart may meet the same again; an operator should know.
+    RetentionExhausted {
+        /// The output.
+        partition: PartitionRef,
+    },
     /// A restart cannot help.
     Unrecoverable,
 }
@@ -194,6 +200,8 @@ pub struct Fenced {
     /// Tasks that the failures are counted for, ascending: the producer, where an input failed its
     /// reader.
     pub charged: Vec<TaskIndex>,
+    /// Outputs whose writers failed for want of room, ascending: to be reported, not waited for.
+    pub exhausted: Vec<PartitionRef>,
 }
 
 /// What the accepted reports amount to. Sets, so that order makes no difference.
@@ -212,6 +220,7 @@ struct Effects {
     global: Option<GlobalFailure>,
     release: BTreeSet<PartitionAttempt>,
     charged: BTreeSet<TaskIndex>,
+    exhausted: BTreeSet<PartitionRef>,
 }
 
 /// Judges reports against a snapshot and carries the believed ones into a new one. Pure.
@@ -226,13 +235,13 @@ pub fn fence(snapshot: &Snapshot, reports: &[Report]) -> Fenced {
         let is_counted = is_repeated && !matches!(verdict, ReportVerdict::Dropped(_) | ReportVerdict::SealConflict { .. });
         verdicts.push(if is_counted { ReportVerdict::Dropped(DropReason::Duplicate) } else { verdict });
     }
-    let charged = effects.charged.iter().copied().collect();
+    let (charged, exhausted) = (effects.charged.iter().copied().collect(), effects.exhausted.iter().copied().collect());
     let mut after = snapshot.clone();
     let (release, cancel) = apply(&mut after, effects);
     for (report, verdict) in reports.iter().zip(&mut verdicts) {
         settle_failure(&after, report, verdict);
     }
-    Fenced { snapshot: after, verdicts, release: release.into_iter().collect(), cancel, charged }
+    Fenced { snapshot: after, verdicts, release: release.into_iter().collect(), cancel, charged, exhausted }
 }
 
 /// A failure is only that of its task when no other attempt is left after the whole batch.
@@ -300,13 +309,18 @@ fn judge_failed(snapshot: &Snapshot, of: Speaker, cause: FailureCause, effects: 
         FailureCause::Own => {
             effects.charged.insert(of.task);
         }
+        FailureCause::RetentionExhausted { partition } => {
+            effects.charged.insert(of.task);
+            effects.exhausted.insert(partition);
+        }
         FailureCause::Unrecoverable => {
             effects.charged.insert(of.task);
             effects.global = Some(GlobalFailure::Unrecoverable);
         }
         FailureCause::Input { partition, read, trouble } => {
-            judge_trouble(snapshot, partition, read, trouble, effects);
-            effects.charged.extend(snapshot.graph().producer_of(partition));
+            let is_its_fault = !matches!(judge_trouble(snapshot, partition, read, trouble, effects), ReportVerdict::Dropped(_));
+            let producer = snapshot.graph().producer_of(partition).filter(|_| is_its_fault);
+            effects.charged.insert(producer.unwrap_or(of.task));
         }
     }
     ReportVerdict::Accepted

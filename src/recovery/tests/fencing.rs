@@ -239,6 +239,24 @@ fn trouble_is_graded_and_never_gets_better_by_a_milder_report() {
 }
 
 #[test]
+fn a_writer_without_room_is_a_failure_to_report_not_a_wait() {
+    let scene = Scene::new("A*1 B*1", &["A all since_checkpoint B"]);
+    let partition = scene.partition("A0 A-B");
+    let cause = FailureCause::RetentionExhausted { partition };
+    let fenced = fence(&scene.snapshot(), &[Report::AttemptFailed { of: scene.speaker("A0", attempt(0)), cause }]);
+    assert_eq!(fenced.exhausted, [partition]);
+    assert_eq!(scene.restarts(&scene.plan_from(&fenced.snapshot)), "A0");
+}
+
+#[test]
+fn who_dies_of_bytes_that_no_longer_count_blames_nobody_else() {
+    let scene = Scene::new("A*1 B*1", &["A all until_acknowledged B"]).part("A0 A-B", |record| record.attempt = attempt(1));
+    let cause = FailureCause::Input { partition: scene.partition("A0 A-B"), read: attempt(0), trouble: Trouble::Gone };
+    let fenced = fence(&scene.snapshot(), &[Report::AttemptFailed { of: scene.speaker("B0", attempt(0)), cause }]);
+    assert_eq!(fenced.charged, [scene.task("B0")]);
+}
+
+#[test]
 fn an_unrecoverable_cause_gives_the_job_up_before_the_budget_is_asked() {
     let scene = Scene::new("A*1 B*1", &["A all blocking B"]);
     let report = Report::AttemptFailed { of: scene.speaker("B0", attempt(0)), cause: FailureCause::Unrecoverable };

@@ -92,6 +92,7 @@ fn a_snapshot_that_does_not_fit_its_graph_is_refused_with_its_fault() {
         refusal(&|draft| draft.partitions[0][0].as_mut().unwrap().location = nowhere),
         SnapshotError::Unlisted { what: "node", .. }
     ));
+    assert!(matches!(refusal(&|draft| draft.partitions[0][0].as_mut().unwrap().is_promoted = true), SnapshotError::Promoted { .. }));
     let one = progress(0, Some(0), 0, 0);
     for others in [vec![(1, one)], vec![(0, one), (0, one)]] {
         let found = refusal(&|draft| draft.partitions[0][0].as_mut().unwrap().progress[0].others.clone_from(&others));

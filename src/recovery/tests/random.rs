@@ -159,7 +159,7 @@ pub(super) fn random_scene(seed: u64, with_gangs: bool) -> Scene {
             }
             let record = place.as_mut().unwrap();
             record.is_sealed = state == TaskState::Finished && draw.percent(95) || state == TaskState::Failed && draw.percent(20);
-            record.is_promoted = record.is_sealed && draw.percent(5);
+            record.is_promoted = record.is_sealed && dataset.properties.keeps == Keeps::Everything && draw.percent(5);
             record.has_digests = draw.percent(80);
             random_place(draw, record);
             let of_group = |group: &crate::recovery::graph::GroupIndex| {
