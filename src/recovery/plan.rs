@@ -214,7 +214,7 @@ pub struct Actions {
     pub waves: Vec<Wave>,
 }
 
-/// What to do after a failure. Made by [`super::plan`]; carried out by the coordinator, if the
+/// What to do after a failure. Made by [`super::plan()`]; carried out by the coordinator, if the
 /// graph's version is still the one it was made from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
