@@ -134,6 +134,14 @@ enum Standing {
 }
 
 impl PartitionService {
+    /// For [`Self::seal`]. Errors: those of [`Self::admit_dataset`], `UnknownPartition`,
+    /// `LifeRequired`, `Fenced`, `UnknownAttempt`, `Aborted`, `Lost`.
+    pub async fn admit_seal(&self, at: &AttemptAddress, life: Option<NodeLife>) -> ServiceResult<()> {
+        self.check_life(life)?;
+        let (_, dataset) = self.find_partition(&at.partition).await?;
+        standing(&dataset, at.partition.partition, at.attempt).map(|_| ())
+    }
+
     /// Seals an attempt.
     ///
     /// On success the content is final, durable as its class promises, and readable. The first valid

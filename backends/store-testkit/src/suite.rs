@@ -331,6 +331,7 @@ macro_rules! each_case {
                 a_differing_repeat_is_refused []
                 pieces_before_a_refused_one_stay []
                 an_empty_chunk_changes_nothing []
+                an_empty_chunk_is_checked_like_any_other []
                 chunk_sizes_around_boundaries_come_back_whole []
                 five_thousand_tiny_appends_come_back []
                 a_subpartition_outside_is_refused []

@@ -1,6 +1,6 @@
 //! A shuffle: 8 producers write 8 subpartitions each, 8 consumers read theirs in one batch per node.
 //!
-//! `cargo run -p forebay-client --example shuffle -- http://127.0.0.1:7070 [token]`
+//! `cargo run -p forebay-client --example shuffle -- http://127.0.0.1:7440 [token]`
 
 use bytes::Bytes;
 use forebay_client::{Client, ClientError, DatasetHandle, DatasetRequest, FetchPiece, FetchTarget, JobRequest, Kind};
@@ -14,7 +14,7 @@ const ROWS: u32 = 10_000;
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".to_owned());
+    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7440".to_owned());
     let mut builder = Client::builder(url);
     if let Some(token) = arguments.next() {
         builder = builder.token(token);

@@ -1,6 +1,6 @@
 //! Reads a pipelined subpartition while it is being written, and acknowledges what was read.
 //!
-//! `cargo run -p forebay-client --example tail -- http://127.0.0.1:7070 [token]`
+//! `cargo run -p forebay-client --example tail -- http://127.0.0.1:7440 [token]`
 
 use bytes::Bytes;
 use forebay_client::{Client, ClientError, DatasetHandle, DatasetRequest, JobRequest, Kind, PartitionWriter, TailOptions};
@@ -13,7 +13,7 @@ const SUBPARTITION: SubpartitionIndex = SubpartitionIndex::new(0);
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".to_owned());
+    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7440".to_owned());
     let mut builder = Client::builder(url);
     if let Some(token) = arguments.next() {
         builder = builder.token(token);

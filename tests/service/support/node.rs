@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use store_api::{NodeId, NodeLife, SystemClock, TaskGroup};
+use store_api::{ByteBudget, NodeId, NodeLife, SystemClock, TaskGroup};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -78,10 +78,12 @@ impl Node {
         let (tasks, shutdown, clock) = (TaskGroup::new(), Shutdown::new(), SystemClock::shared());
         let server = Server::bind(options.server.clone(), clock.clone()).await.expect("bound");
         let address = server.address();
-        let slot = Arc::new(OnceLock::new());
-        let service = if options.is_started { Some(start_service(directory.path(), &options, &tasks, address).await) } else { None };
-        if let Some(service) = &service {
-            assert!(slot.set(service.clone()).is_ok());
+        let (slot, memory) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
+        let mut service = None;
+        if options.is_started {
+            let (started, budgets) = start_service(directory.path(), &options, &tasks, address).await;
+            assert!(slot.set(started.clone()).is_ok() && memory.set(budgets).is_ok());
+            service = Some(started);
         }
         let parts = ApiParts {
             config: options.http.clone(),
@@ -90,7 +92,7 @@ impl Node {
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
             observer: Arc::new(NoObserver),
-            memory: None,
+            memory,
             health: Arc::new(Vec::new),
         };
         let served = tokio::spawn(server.serve(router(parts), shutdown.clone()));
@@ -133,7 +135,12 @@ impl Drop for Node {
     }
 }
 
-async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, address: SocketAddr) -> Arc<PartitionService> {
+async fn start_service(
+    directory: &Path,
+    options: &NodeOptions,
+    tasks: &TaskGroup,
+    address: SocketAddr,
+) -> (Arc<PartitionService>, Vec<ByteBudget>) {
     let (clock, node) = (SystemClock::shared(), NodeId::new("node-1").expect("an id"));
     let life = NodeLife::new(NEXT_LIFE.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(rand::random::<u32>()));
     let memory = store_memory::MemoryStore::open(
@@ -147,7 +154,9 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
         },
         store_memory::Environment { clock: clock.clone(), tasks: tasks.clone(), node: node.clone(), life },
     );
-    let mut stores = Stores { pipelined: Some(memory.await.expect("a memory store")), ..Stores::default() };
+    let memory = memory.await.expect("a memory store");
+    let mut budgets = vec![memory.budget()];
+    let mut stores = Stores { pipelined: Some(memory), ..Stores::default() };
     let config = store_disk::Config {
         write_budget_bytes: options.disk_budget_bytes,
         per_job_budget_bytes: options.disk_budget_bytes,
@@ -160,8 +169,11 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
     let disk = store_disk::DiskStore::open(config, environment).expect("a disk store");
     let local_catalog = Arc::new(disk.catalog());
     if options.has_media {
+        budgets.push(disk.budget());
         stores.blocking = Some(disk);
-        stores.durable = Some(object_store(directory, options, tasks, life).await);
+        let object = object_store(directory, options, tasks, life).await;
+        budgets.extend(object.budgets());
+        stores.durable = Some(object);
     }
     let parts = ServiceParts {
         stores,
@@ -176,7 +188,7 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
         random: Arc::new(Random),
     };
     let config = ServiceConfig { admin_token_hash: options.admin_token.map(hash_token), ..options.service.clone() };
-    PartitionService::start(config, parts).await.expect("started")
+    (PartitionService::start(config, parts).await.expect("started"), budgets)
 }
 
 async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, life: NodeLife) -> Arc<store_object::ObjectStore> {
