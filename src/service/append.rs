@@ -193,8 +193,8 @@ impl PartitionService {
             return Err(ServiceErrorKind::UnknownPartition.into());
         }
         if let Some(offset) = offset {
-            offset.checked_add(length.unwrap_or(0)).ok_or_else(offset_overflow)?;
             self.check_start(&live, subpartition, offset).await?;
+            offset.checked_add(length.unwrap_or(0)).ok_or_else(offset_overflow)?;
         }
         Ok(RawSink {
             service: self.clone(),
