@@ -226,7 +226,9 @@ impl PartitionService {
             readable.class = manifest.class;
             readable.end = Offset::new(digest.length);
             readable.digest = Some(digest);
-        } else {
+        }
+        // A pipelined attempt may start beyond 0: its end is not its length.
+        if !picked.is_sealed || dataset.is_pipelined() {
             let tails = store.tails(&key).await.map_err(refine)?;
             readable.end = offset_of(&tails.tails, stored);
         }

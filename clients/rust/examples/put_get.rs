@@ -10,8 +10,12 @@ use store_api::{AttemptId, PartitionId, SubpartitionIndex};
 async fn main() -> Result<(), ClientError> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7440".to_owned());
+    run(url, arguments.next()).await
+}
+
+pub(crate) async fn run(url: String, token: Option<String>) -> Result<(), ClientError> {
     let mut builder = Client::builder(url);
-    if let Some(token) = arguments.next() {
+    if let Some(token) = token {
         builder = builder.token(token);
     }
     let client = builder.build()?;

@@ -6,10 +6,10 @@ use forebay::server::{Server, ServerConfig};
 use forebay::service::{LocalArbiter, PartitionService, RandomSource, ServiceConfig, ServiceParts, Stores, hash_token};
 use forebay::shutdown::Shutdown;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use store_api::{ByteBudget, NodeId, NodeLife, SystemClock, TaskGroup};
+use store_api::{ByteBudget, Catalog, NodeId, NodeLife, SystemClock, TaskGroup};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -28,6 +28,10 @@ pub(crate) struct NodeOptions {
     pub(crate) has_media: bool,
     /// Whether the service is there from the start.
     pub(crate) is_started: bool,
+    /// What it is called.
+    pub(crate) node: &'static str,
+    /// A directory in place of an object store that several nodes share, catalog included.
+    pub(crate) shared_objects: Option<PathBuf>,
 }
 
 impl Default for NodeOptions {
@@ -42,6 +46,8 @@ impl Default for NodeOptions {
             object_budget_bytes: 64 << 20,
             has_media: true,
             is_started: true,
+            node: "node-1",
+            shared_objects: None,
         }
     }
 }
@@ -103,6 +109,12 @@ impl Node {
         format!("http://{}", self.address)
     }
 
+    /// Options for the next life of this node, on the same port.
+    pub(crate) fn restarted(&self) -> NodeOptions {
+        let server = ServerConfig { listen: self.address, ..ServerConfig::default() };
+        NodeOptions { server, ..NodeOptions::default() }
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::new(self.url(), None)
     }
@@ -141,7 +153,7 @@ async fn start_service(
     tasks: &TaskGroup,
     address: SocketAddr,
 ) -> (Arc<PartitionService>, Vec<ByteBudget>) {
-    let (clock, node) = (SystemClock::shared(), NodeId::new("node-1").expect("an id"));
+    let (clock, node) = (SystemClock::shared(), NodeId::new(options.node).expect("an id"));
     let life = NodeLife::new(NEXT_LIFE.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(rand::random::<u32>()));
     let memory = store_memory::MemoryStore::open(
         store_memory::Config {
@@ -168,17 +180,19 @@ async fn start_service(
     let environment = store_disk::Environment { clock: clock.clone(), tasks: tasks.clone(), node: node.clone(), life };
     let disk = store_disk::DiskStore::open(config, environment).expect("a disk store");
     let local_catalog = Arc::new(disk.catalog());
+    let mut shared_catalog = None;
     if options.has_media {
         budgets.push(disk.budget());
         stores.blocking = Some(disk);
         let object = object_store(directory, options, tasks, life).await;
         budgets.extend(object.budgets());
+        shared_catalog = options.shared_objects.is_some().then(|| Arc::new(object.catalog()) as Arc<dyn Catalog>);
         stores.durable = Some(object);
     }
     let parts = ServiceParts {
         stores,
         local_catalog,
-        shared_catalog: None,
+        shared_catalog,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: tasks.clone(),
@@ -192,7 +206,7 @@ async fn start_service(
 }
 
 async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, life: NodeLife) -> Arc<store_object::ObjectStore> {
-    let path = directory.join("objects");
+    let path = options.shared_objects.clone().unwrap_or_else(|| directory.join("objects"));
     let store = store_object::StoreConfig::Directory(store_object::DirectoryConfig { path });
     let config = store_object::Config {
         memory_bytes: options.object_budget_bytes,
@@ -201,7 +215,11 @@ async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup
         inline_bytes: 4 << 10,
         ..store_object::Config::new(store)
     };
-    let environment =
-        store_object::Environment { clock: SystemClock::shared(), tasks: tasks.clone(), node: NodeId::new("node-1").expect("an id"), life };
+    let environment = store_object::Environment {
+        clock: SystemClock::shared(),
+        tasks: tasks.clone(),
+        node: NodeId::new(options.node).expect("an id"),
+        life,
+    };
     store_object::ObjectStore::open(config, environment).await.expect("an object store")
 }
