@@ -272,7 +272,8 @@ async fn availability_and_events_tell_what_became_of_partitions() {
                 JobEvent::Reset { .. } => panic!("nothing was missed"),
             }
         };
-        let (_, (cursor, sealed, partition)) = tokio::join!(write_framed(&stage, 3, &contents(1, [10, 0, 0, 0])), next(&mut events));
+        let ten_bytes = contents(1, [10, 0, 0, 0]);
+        let (_, (cursor, sealed, partition)) = tokio::join!(write_framed(&stage, 3, &ten_bytes), next(&mut events));
         assert_eq!((sealed, partition), (EventKind::Sealed, Some(3)), "{kind:?}");
         drop(events);
         write_framed(&stage, 4, &contents(1, [10, 0, 0, 0])).await;
