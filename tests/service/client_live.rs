@@ -162,7 +162,7 @@ async fn a_cut_connection_costs_neither_a_read_nor_a_byte() {
         let stage = stage_of(&direct, &format!("d{number}"), kind).await;
         let wanted = contents(20, [3_000_000, 0, 0, 100]);
         write_framed(&stage, 0, &wanted).await;
-        let proxy = Proxy::start(node.address, Cuts { sent: u64::MAX, received: 500_000, most: 5 }).await;
+        let proxy = Proxy::start(node.address, Cuts { sent: u64::MAX, received: 500_000, most: 9 }).await;
         let through = job_at(proxy.url(), "cut").await.dataset(&format!("d{number}")).expect("a dataset");
         assert_eq!(read_whole(&through, 0, 0).await, wanted[0], "{kind:?}");
         let n_cuts = proxy.n_cuts();
@@ -323,7 +323,8 @@ async fn what_was_read_is_acknowledged_and_let_go_as_the_retention_says() {
             let needs = vec![need(0, 30_000), need(1, 0), need(2, 0), need(3, 0)];
             let completion = CheckpointCompletion { need: needs, rewind: Vec::new() };
             let done = job.complete_checkpoint(1, &completion).await.expect("completed");
-            assert_eq!((done.checkpoint, done.freed_bytes), (1, 30_000));
+            // Memory goes by whole chunks, here of at most 10,000 bytes.
+            assert!(done.checkpoint == 1 && (20_000..=30_000).contains(&done.freed_bytes), "{done:?}");
         }
         let below = stage.read(part(0), sub(0), ReadRange::from(Offset::new(29_999))).await;
         if retention == RetentionName::BestEffort {
