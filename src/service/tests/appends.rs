@@ -183,9 +183,9 @@ async fn a_raw_append_that_cannot_start_where_it_says_is_refused_before_its_byte
         let node = Node::with_dataset(class).await;
         node.open(0, 0, 0).await.unwrap();
         node.write(0, a(0, 0), b"abcd").await.unwrap();
-        let begin = |offset: u64| {
-            let zero = SubpartitionIndex::new(0);
-            node.service.begin_append(&of(0, a(0, 0)), node.life(), zero, Some(Offset::new(offset)), None).map(|begun| begun.map(|_| ()))
+        let begin = async |offset: u64| {
+            let (attempt, zero) = (of(0, a(0, 0)), SubpartitionIndex::new(0));
+            node.service.begin_append(&attempt, node.life(), zero, Some(Offset::new(offset)), None).await.map(|_| ())
         };
         for offset in [5, 1 << 40, u64::MAX] {
             assert_eq!(refused(begin(offset).await), ServiceErrorKind::OffsetMismatch { expected: Offset::new(4) }, "{class:?}");

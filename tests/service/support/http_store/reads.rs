@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store_api::{
-    Chunk, Clock, Crc32c, Digest, FetchEvent, Offset, Operation, ReadMode, ReadRequest, ReadStream, StoreError, StoreErrorKind, SystemClock,
+    Chunk, Crc32c, Digest, FetchEvent, Offset, Operation, ReadMode, ReadRequest, ReadStream, SharedClock, StoreError, StoreErrorKind,
+    SystemClock,
 };
 
 /// Payload of one batch, small enough that the batches of the suite are paused.
@@ -74,7 +75,15 @@ impl HttpStore {
     }
 
     async fn read_tail(&self, request: ReadRequest, wait: Duration) -> Result<ReadStream, StoreError> {
-        let mut tail = Following { store: self.clone(), at: request.start.get(), request, wait, idle_since: Duration::ZERO, body: None };
+        let mut tail = Following {
+            store: self.clone(),
+            at: request.start.get(),
+            request,
+            wait,
+            idle_since: Duration::ZERO,
+            clock: SystemClock::shared(),
+            body: None,
+        };
         tail.idle_since = tail.now();
         // Without a wait, so that what is wrong is said before the first byte comes.
         tail.ask(0).await?;
@@ -230,12 +239,13 @@ struct Following {
     at: u64,
     wait: Duration,
     idle_since: Duration,
+    clock: SharedClock,
     body: Option<http::Response<reqwest::Body>>,
 }
 
 impl Following {
     fn now(&self) -> Duration {
-        SystemClock::new().monotonic()
+        self.clock.monotonic()
     }
 
     async fn ask(&mut self, seconds: u64) -> Result<(), StoreError> {
