@@ -162,11 +162,12 @@ async fn a_cut_connection_costs_neither_a_read_nor_a_byte() {
         let stage = stage_of(&direct, &format!("d{number}"), kind).await;
         let wanted = contents(20, [3_000_000, 0, 0, 100]);
         write_framed(&stage, 0, &wanted).await;
-        let proxy = Proxy::start(node.address, Cuts { sent: u64::MAX, received: 500_000, most: 9 }).await;
+        let proxy = Proxy::start(node.address, Cuts { sent: u64::MAX, received: 500_000, most: 5 }).await;
         let through = job_at(proxy.url(), "cut").await.dataset(&format!("d{number}")).expect("a dataset");
         assert_eq!(read_whole(&through, 0, 0).await, wanted[0], "{kind:?}");
-        let n_cuts = proxy.n_cuts();
-        assert!(n_cuts >= 2, "{kind:?}: {n_cuts} cuts");
+        assert!(proxy.n_cuts() >= 2, "{kind:?}: {} cuts", proxy.n_cuts());
+        let proxy = Proxy::start(node.address, Cuts { sent: u64::MAX, received: 500_000, most: 3 }).await;
+        let through = job_at(proxy.url(), "cut").await.dataset(&format!("d{number}")).expect("a dataset");
         let options = TailOptions { from: Offset::new(5), wait: Duration::from_secs(1), ..TailOptions::default() };
         let mut tail = through.tail(part(0), sub(0), options);
         let mut followed = BytesMut::new();
@@ -174,7 +175,7 @@ async fn a_cut_connection_costs_neither_a_read_nor_a_byte() {
             followed.extend_from_slice(&bytes.expect("bytes"));
         }
         assert_eq!(followed, wanted[0].slice(5..), "{kind:?}");
-        assert!(proxy.n_cuts() > n_cuts, "{kind:?}: the tail was not cut");
+        assert!(proxy.n_cuts() >= 2, "{kind:?}: the tail was not cut");
     }
 }
 
