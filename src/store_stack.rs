@@ -9,7 +9,9 @@ use crate::config::{Budgets, Config, ConfigError, ObjectKind, Sync, secret_of};
 use crate::layer::{Deadline, Metered, Traced};
 use crate::metrics::{Metrics, Source};
 use std::sync::Arc;
-use store_api::{Catalog, NodeId, NodeLife, Operation, SharedClock, SharedStore, StoreError, StoreErrorKind, SyncLevel, TaskGroup};
+use store_api::{
+    ByteBudget, Catalog, NodeId, NodeLife, Operation, SharedClock, SharedStore, StoreError, StoreErrorKind, SyncLevel, TaskGroup,
+};
 use store_disk::DiskStore;
 use store_memory::MemoryStore;
 use store_object::ObjectStore;
@@ -65,6 +67,8 @@ pub struct StoreStack {
     pub shared_catalog: Option<Arc<dyn Catalog>>,
     /// What is wrong.
     pub health: Health,
+    /// The memory budgets of the stores that are on.
+    pub memory: Vec<ByteBudget>,
 }
 
 /// Opens the stores and wraps them. Takes as long as the index needs to open and the object store
@@ -76,6 +80,8 @@ pub async fn open(config: &Config, surroundings: &Surroundings, metrics: &Arc<Me
     let wrap = |store: SharedStore| wrap(store, config, surroundings, metrics);
     metrics.register_sources(sources(config, memory.as_ref(), &disk));
     let shared_catalog = object.as_ref().map(|store| Arc::new(store.catalog()) as Arc<dyn Catalog>);
+    let budgets = [memory.as_ref().map(|store| store.budget()), config.disk.enabled.then(|| disk.budget())];
+    let budgets = budgets.into_iter().flatten().chain(object.iter().flat_map(|store| store.budgets())).collect();
     Ok(StoreStack {
         pipelined: memory.map(|store| wrap(store)),
         blocking: config.disk.enabled.then(|| wrap(disk.clone())),
@@ -83,6 +89,7 @@ pub async fn open(config: &Config, surroundings: &Surroundings, metrics: &Arc<Me
         local_catalog: Arc::new(disk.catalog()),
         shared_catalog,
         health: health(disk),
+        memory: budgets,
     })
 }
 

@@ -142,6 +142,7 @@ fn with_members(problem: Problem, kind: &ServiceErrorKind) -> Problem {
     use ServiceErrorKind as K;
     match kind {
         K::OffsetMismatch { expected } | K::ContentMismatch { expected } => Problem { expected_offset: Some(expected.get()), ..problem },
+        K::DigestMismatch { subpartition, .. } => Problem { subpartition: Some(*subpartition), ..problem },
         K::SequenceMismatch { expected } => Problem { expected_sequence: Some(*expected), ..problem },
         K::JobOwned { epoch } => Problem { epoch: Some(epoch.get()), ..problem },
         K::OtherAttemptWon { winner } => Problem { attempt: Some(winner.to_string()), ..problem },
@@ -164,7 +165,6 @@ fn with_members(problem: Problem, kind: &ServiceErrorKind) -> Problem {
         | K::NotWritten
         | K::NotSealed
         | K::AlreadySealed
-        | K::DigestMismatch { .. }
         | K::SpecConflict { .. }
         | K::Aborted
         | K::Released

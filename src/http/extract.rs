@@ -13,6 +13,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 use store_api::ids::parse_decimal;
@@ -154,17 +155,28 @@ pub(crate) fn content_length(map: &HeaderMap) -> Option<u64> {
 
 /// Errors: `UnsupportedMediaType` unless Content-Type is `wanted`, whatever its parameters.
 pub(crate) fn check_content_type(map: &HeaderMap, wanted: &'static str) -> Answer<()> {
-    let named = text_header(map, &CONTENT_TYPE)?.unwrap_or_default();
-    let essence = named.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case(wanted) {
+    if is_content_type(map, wanted)? {
         return Ok(());
     }
     Err(Refusal::new(ErrorCode::UnsupportedMediaType, format!("Content-Type must be {wanted}")))
 }
 
-/// A JSON document of at most the configured size. Unknown members and numbers that do not fit are
-/// refused. An empty body is an empty document.
-pub(crate) struct Document<T>(pub(crate) T);
+/// Whether Content-Type is `wanted`, whatever its parameters. Errors: it stands there twice.
+pub(crate) fn is_content_type(map: &HeaderMap, wanted: &str) -> Answer<bool> {
+    let named = text_header(map, &CONTENT_TYPE)?.unwrap_or_default();
+    let essence = named.split(';').next().unwrap_or_default().trim();
+    Ok(essence.eq_ignore_ascii_case(wanted))
+}
+
+/// A JSON document of at most the configured size that has not been read yet, so that what is wrong
+/// with the rest of the request is answered first: a client that waits for `100 Continue` then never
+/// sends it. Its media type and its announced length have been checked.
+pub(crate) struct Document<T> {
+    api: Arc<Api>,
+    body: Body,
+    length: Option<u64>,
+    wanted: PhantomData<fn() -> T>,
+}
 
 impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Document<T> {
     type Rejection = Refusal;
@@ -175,18 +187,27 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Document<T> {
         if !is_announced_empty {
             check_content_type(&parts.headers, "application/json")?;
         }
-        let (bytes, _permit) = read_document(api, body, length).await?;
+        let limit = api.config.max_document_bytes;
+        if length.is_some_and(|length| length > limit) {
+            return Err(Refusal::too_large(limit));
+        }
+        Ok(Self { api: api.clone(), body, length, wanted: PhantomData })
+    }
+}
+
+impl<T: DeserializeOwned> Document<T> {
+    /// Reads it. Unknown members and numbers that do not fit are refused. An empty body is an empty
+    /// document.
+    pub(crate) async fn read(self) -> Answer<T> {
+        let (bytes, _permit) = read_document(&self.api, self.body, self.length).await?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(text).map(Self).map_err(|error| Refusal::bad_request(format!("the document: {error}")))
+        serde_json::from_slice(text).map_err(|error| Refusal::bad_request(format!("the document: {error}")))
     }
 }
 
 /// Reads a whole body into memory that was reserved for documents.
 async fn read_document(api: &Api, body: Body, length: Option<u64>) -> Answer<(Bytes, Permit)> {
     let limit = api.config.max_document_bytes;
-    if length.is_some_and(|length| length > limit) {
-        return Err(Refusal::too_large(limit));
-    }
     let mut permit = Permit::none();
     let mut reserve = |bytes: u64| match api.documents.try_reserve(bytes) {
         Ok(more) => {

@@ -136,8 +136,8 @@ pub struct ApiParts {
     pub shutdown: Shutdown,
     /// Told about every request.
     pub observer: Arc<dyn HttpObserver>,
-    /// The node's memory budget, for the answer about the node.
-    pub memory: Option<ByteBudget>,
+    /// The memory budgets of the stores, for the answer about the node; empty while it starts.
+    pub memory: Arc<OnceLock<Vec<ByteBudget>>>,
     /// What is wrong with the node, one line each, for `/healthz`.
     pub health: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
 }
@@ -150,7 +150,7 @@ pub(crate) struct Api {
     tasks: TaskGroup,
     pub(crate) shutdown: Shutdown,
     pub(crate) observer: Arc<dyn HttpObserver>,
-    pub(crate) memory: Option<ByteBudget>,
+    memory: Arc<OnceLock<Vec<ByteBudget>>>,
     pub(crate) health: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) documents: ByteBudget,
     pub(crate) requests: Arc<Semaphore>,
@@ -177,6 +177,13 @@ impl Api {
     /// The service. Errors: `Starting` until it is there.
     pub(crate) fn ready(&self) -> Answer<Arc<PartitionService>> {
         self.service.get().cloned().ok_or_else(|| Refusal::new(ErrorCode::Starting, "the node is not ready yet"))
+    }
+
+    /// The memory that the node may reserve and what of it is reserved now, in bytes, documents that
+    /// are being read included.
+    pub(crate) fn memory_bytes(&self) -> (u64, u64) {
+        let budgets = self.memory.get().map(Vec::as_slice).unwrap_or_default().iter().chain([&self.documents]);
+        budgets.fold((0, 0), |(limit, used), budget| (limit.saturating_add(budget.limit_bytes()), used.saturating_add(budget.used_bytes())))
     }
 
     pub(crate) fn request_body(&self, body: Body, length: Option<u64>) -> RequestBody {

@@ -9,7 +9,7 @@ use crate::service::{PartitionAddress, PartitionService, ReadCall, ReadKind, Rea
 use crate::shutdown::Shutdown;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use forebay_protocol::headers::{END_REASON, NEXT_OFFSET, START_OFFSET};
+use forebay_protocol::headers::{END_RANGE, END_REASON, END_SEALED, END_WAITED, NEXT_OFFSET, START_OFFSET};
 use futures::stream::{BoxStream, StreamExt as _, unfold};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -135,9 +135,9 @@ impl Reached {
     async fn reason(&self) -> &'static str {
         let resolved = self.service.resolve(&self.partition, self.subpartition, Some(self.attempt)).await;
         match resolved {
-            Ok(readable) if readable.digest.is_some() && readable.end <= self.next => "sealed",
-            _ if self.to.is_some_and(|to| to <= self.next) => "range",
-            _ => "waited",
+            Ok(readable) if readable.digest.is_some() && readable.end <= self.next => END_SEALED,
+            _ if self.to.is_some_and(|to| to <= self.next) => END_RANGE,
+            _ => END_WAITED,
         }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_trailers_say_where_to_go_on_and_why_it_ended() {
-        let names = Ended { next: Offset::new(7), reason: "waited" }.names();
+        let names = Ended { next: Offset::new(7), reason: END_WAITED }.names();
         assert_eq!(names.get("forebay-next-offset"), Some(&HeaderValue::from_static("7")));
         assert_eq!(names.get("forebay-end-reason"), Some(&HeaderValue::from_static("waited")));
     }

@@ -34,7 +34,7 @@ use random::SeededRandom;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use store_api::clock::within;
-use store_api::{NodeId, SharedClock, TaskGroup};
+use store_api::{ByteBudget, NodeId, SharedClock, TaskGroup};
 
 /// Why a node does not run.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +91,7 @@ struct Running {
     metrics: Arc<Metrics>,
     service: Arc<OnceLock<Arc<PartitionService>>>,
     health: Arc<OnceLock<Health>>,
+    memory: Arc<OnceLock<Vec<ByteBudget>>>,
     admin_token_hash: Option<[u8; 32]>,
 }
 
@@ -110,6 +111,7 @@ pub async fn run(options: NodeOptions) -> Result<Ended, NodeError> {
         metrics: Arc::new(Metrics::new()),
         service: Arc::new(OnceLock::new()),
         health: Arc::new(OnceLock::new()),
+        memory: Arc::new(OnceLock::new()),
         identity,
         admin_token_hash,
         options: options.clone(),
@@ -133,7 +135,7 @@ impl Running {
             tasks: self.tasks.clone(),
             shutdown: self.options.shutdown.clone(),
             observer: Arc::new(Observer::new(self.metrics.clone())),
-            memory: None,
+            memory: self.memory.clone(),
             health: Arc::new(move || health.get().map(|ask| ask()).unwrap_or_default()),
         }
     }
@@ -174,6 +176,7 @@ impl Running {
         let stack = store_stack::open(config, &surroundings, &self.metrics).await?;
         // Set once: there is one start.
         let _ = self.health.set(stack.health.clone());
+        let _ = self.memory.set(stack.memory.clone());
         let parts = self.service_parts(stack)?;
         let service = PartitionService::start(settings::service(config, self.admin_token_hash), parts).await?;
         self.metrics.register_sources(observer::service_sources(&service));

@@ -118,6 +118,24 @@ async fn a_node_keeps_all_three_kinds_and_after_a_restart_those_that_it_promised
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_tells_the_memory_that_it_was_given_and_what_of_it_is_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config_in(directory.path());
+    let given = crate::config::Budgets::of(&config).total().bytes();
+    let node = start(config, directory.path()).await;
+    let idle = node.expect(reqwest::Method::GET, "/v1/node", Value::Null).await;
+    assert_eq!((&idle["memory_budget_bytes"], idle["location"]["url"].as_str()), (&json!(given), Some(node.url.as_str())));
+    node.expect(reqwest::Method::PUT, "/v1/jobs/j", json!({"owner_nonce": "n"})).await;
+    node.put("pipelined", &[7; 300_000]).await;
+    let used = node.expect(reqwest::Method::GET, "/v1/node", Value::Null).await["memory_used_bytes"].as_u64().unwrap();
+    assert!((300_000..given).contains(&used), "{used} of {given} bytes");
+    node.expect(reqwest::Method::DELETE, "/v1/jobs/j/datasets/pipelined", Value::Null).await;
+    let released = node.expect(reqwest::Method::GET, "/v1/node", Value::Null).await["memory_used_bytes"].as_u64().unwrap();
+    assert!(released < 300_000, "{released} bytes are in use after the release");
+    assert!(node.end().await.is_clean);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_node_on_the_directory_is_refused_and_the_first_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let node = start(config_in(directory.path()), directory.path()).await;

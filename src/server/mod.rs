@@ -72,7 +72,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7440)),
             tls: None,
             max_connections: 4096,
             handshake_timeout: Duration::from_secs(10),

@@ -177,8 +177,9 @@ impl PartitionService {
     /// bytes are not); `None` appends at the tail, and a repeat then appends again. `length` is the
     /// length of the body, if it is known. A body of at most `atomic_append_bytes` is applied when
     /// it is complete, wholly or not at all; a longer one chunk by chunk, and what was applied
-    /// stays when it is cut. Errors as [`Self::begin_frames`], and `UnknownPartition` for a
-    /// subpartition outside.
+    /// stays when it is cut. A body that cannot be taken where it starts is refused here, before a
+    /// byte of it is read. Errors as [`Self::begin_frames`], `UnknownPartition` for a subpartition
+    /// outside, `OffsetMismatch` for a gap, `BelowFloor`, `BadRequest` for an end past 2^64-1.
     pub async fn begin_append(
         self: &Arc<Self>,
         attempt: &AttemptAddress,
@@ -190,6 +191,10 @@ impl PartitionService {
         let live = self.live_attempt(attempt, life).await?;
         if subpartition.get() >= live.dataset.spec.stored_subpartitions() {
             return Err(ServiceErrorKind::UnknownPartition.into());
+        }
+        if let Some(offset) = offset {
+            self.check_start(&live, subpartition, offset).await?;
+            offset.checked_add(length.unwrap_or(0)).ok_or_else(offset_overflow)?;
         }
         Ok(RawSink {
             service: self.clone(),
@@ -205,6 +210,16 @@ impl PartitionService {
             _running: WriteGuard::new(&self.n_writes),
             live,
         })
+    }
+}
+
+impl PartitionService {
+    /// Asks the store whether a piece may start here: one without bytes is checked like any other and
+    /// changes nothing.
+    async fn check_start(&self, live: &LiveAttempt, subpartition: SubpartitionIndex, offset: Offset) -> ServiceResult<()> {
+        let pieces = vec![Piece { subpartition, start: Some(offset), chunk: Chunk::new(Bytes::new()) }];
+        let request = AppendRequest { attempt: live.key.clone(), pieces, permit: Permit::none() };
+        live.dataset.store()?.append(request).await.map(|_| ()).map_err(|error| self.refine(live, error.into()))
     }
 }
 

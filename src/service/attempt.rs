@@ -109,6 +109,13 @@ impl PartitionService {
         Ok((job, dataset))
     }
 
+    /// For [`Self::open_attempt`]. Errors: those of [`Self::admit_dataset`], `UnknownPartition`, and
+    /// of a named epoch those of [`Self::admit_control`].
+    pub async fn admit_opening(&self, at: &PartitionAddress, epoch: Option<JobEpoch>) -> ServiceResult<()> {
+        let (job, _) = self.find_partition(at).await?;
+        if epoch.is_some() { job.check_epoch(epoch) } else { Ok(()) }
+    }
+
     /// Opens an attempt, with no bytes in it.
     ///
     /// A repeat answers where the attempt stands. A generation above the partition's is recorded

@@ -8,7 +8,7 @@ use super::read::{may_be_elsewhere, offset_of};
 use super::registry::{Dataset, Job, Partition};
 use std::ops::Bound;
 use std::sync::Arc;
-use store_api::{AttemptId, DatasetId, JobId, PartitionId, SealManifest, SubpartitionIndex};
+use store_api::{AttemptId, DatasetId, JobId, PartitionId, SealManifest, StoreClass, SubpartitionIndex};
 
 /// A sealed attempt of a dataset: the order of listings.
 type Sealed = (PartitionId, AttemptId);
@@ -241,7 +241,9 @@ fn fill_sealed(view: &mut AvailabilityView, manifest: &SealManifest, stored: Opt
     view.class = Some(manifest.class);
     if let Some(digest) = stored.and_then(|stored| manifest.table.digest(stored)) {
         view.floor = Some(store_api::Offset::ZERO);
-        view.end = Some(store_api::Offset::new(digest.length));
+        // A pipelined attempt may start beyond 0: its end is its tail, not its length.
+        let starts_at_zero = manifest.class.class != StoreClass::Pipelined;
+        view.end = starts_at_zero.then(|| store_api::Offset::new(digest.length));
         view.crc = Some(digest.crc);
     }
 }

@@ -24,6 +24,28 @@ pub(super) fn default_group() -> ServiceResult<ConsumerId> {
 }
 
 impl PartitionService {
+    /// For a call about a dataset. Errors: those of [`Self::admit_job`], `UnknownDataset`.
+    pub async fn admit_dataset(&self, job: &JobId, dataset: &DatasetId) -> ServiceResult<()> {
+        let job = self.find_job(job).await?;
+        self.find_dataset(&job, dataset).await.map(|_| ())
+    }
+
+    /// For [`Self::put_dataset`]. Errors: those of [`Self::admit_job`]; `Draining` and `TooLarge`
+    /// when the dataset would be a new one.
+    pub async fn admit_dataset_creation(&self, job: &JobId, dataset: &DatasetId) -> ServiceResult<()> {
+        let job = self.find_job(job).await?;
+        if let Some(known) = job.datasets.read().get(dataset) {
+            return known.check_live();
+        }
+        if self.is_draining() {
+            return Err(ServiceErrorKind::Draining.into());
+        }
+        if job.datasets.read().len() >= self.config.max_datasets {
+            return Err(ServiceErrorKind::TooLarge { limit: self.config.max_datasets as u64 }.into());
+        }
+        Ok(())
+    }
+
     /// Declares a dataset.
     ///
     /// Its kind is the request's, or the job's default. A repeat with the same members is a success,

@@ -91,7 +91,9 @@ pub enum ServiceErrorKind {
     /// The seal states other lengths or digests than those held. Nothing became visible.
     #[error("what is held differs from what was stated: {detail}")]
     DigestMismatch {
-        /// Which subpartition differs and how.
+        /// The first subpartition that differs.
+        subpartition: u32,
+        /// How it differs.
         detail: String,
     },
     /// The same name exists with another specification.
@@ -286,7 +288,9 @@ impl From<StoreError> for ServiceError {
             StoreErrorKind::BelowFloor { floor } => K::BelowFloor { floor: *floor },
             StoreErrorKind::BeyondEnd { end } => K::RangeNotSatisfiable { end: *end },
             StoreErrorKind::NoSuchSubpartition { .. } => K::UnknownPartition,
-            mismatch @ StoreErrorKind::DigestMismatch { .. } => K::DigestMismatch { detail: mismatch.to_string() },
+            mismatch @ StoreErrorKind::DigestMismatch { subpartition, .. } => {
+                K::DigestMismatch { subpartition: *subpartition, detail: mismatch.to_string() }
+            }
             StoreErrorKind::Fenced { by } => K::Fenced { by: FencedBy::Attempt(*by) },
             StoreErrorKind::Aborted => K::Aborted,
             StoreErrorKind::Released => K::Released,

@@ -17,6 +17,29 @@ const MAX_NONCE_LENGTH: usize = 128;
 const MAX_CREATION_ROUNDS: u32 = 4;
 
 impl PartitionService {
+    /// Refuses a call about a job before its document is read, as the call itself would; a body that
+    /// is never read is one that a client which waits for `100 Continue` never sends. As all `admit_`
+    /// calls cheap and cancel-safe. Errors: `UnknownJob`, `Released`, `Expired`, `Unavailable`.
+    pub async fn admit_job(&self, job: &JobId) -> ServiceResult<()> {
+        self.find_job(job).await.map(|_| ())
+    }
+
+    /// For a control call. Errors: those of [`Self::admit_job`], `EpochRequired`, `Fenced`,
+    /// `BadRequest` for an epoch that was never given out.
+    pub async fn admit_control(&self, job: &JobId, epoch: Option<JobEpoch>) -> ServiceResult<()> {
+        self.control_job(job).await?.check_epoch(epoch)
+    }
+
+    /// For [`Self::put_job`]. Errors: `Draining` when the job would be a new one, `Unavailable`.
+    pub async fn admit_job_creation(&self, job: &JobId) -> ServiceResult<()> {
+        match self.find_job(job).await {
+            Ok(_) => Ok(()),
+            Err(error) if !is_free(error.kind()) => Err(error),
+            Err(_) if self.is_draining() => Err(ServiceErrorKind::Draining.into()),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Creates a job or takes it over.
     ///
     /// A new id, and an id whose job has ended, becomes a new job with a new incarnation and the

@@ -226,13 +226,15 @@ impl PartitionService {
             readable.class = manifest.class;
             readable.end = Offset::new(digest.length);
             readable.digest = Some(digest);
-        } else {
-            let tails = store.tails(&key).await.map_err(refine)?;
-            readable.end = offset_of(&tails.tails, stored);
         }
         if dataset.is_pipelined() {
             let stat = store.stat(&key).await.map_err(refine)?;
             readable.floor = offset_of(&stat.floors, stored);
+        }
+        // One that started beyond 0 has a floor, and its end is not its length.
+        if !picked.is_sealed || readable.floor > Offset::ZERO {
+            let tails = store.tails(&key).await.map_err(refine)?;
+            readable.end = offset_of(&tails.tails, stored);
         }
         Ok(readable)
     }

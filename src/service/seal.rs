@@ -89,15 +89,15 @@ impl Stated {
                 let first = named.filter(differs).min().unwrap_or(SubpartitionIndex::new(0));
                 let text = |digest: Option<Digest>| digest.map_or_else(|| "nothing".to_owned(), |digest| digest.to_string());
                 let (held, stated) = (text(table.digest(first)), text(stated.digest(first)));
-                Err(mismatch(format!("subpartition {first} holds {held}, {stated} was stated")))
+                Err(mismatch(first, format!("subpartition {first} holds {held}, {stated} was stated")))
             }
             Self::Lengths(lengths) => check_lengths(lengths, table.non_empty().map(|(index, digest)| (index, digest.length))),
         }
     }
 }
 
-fn mismatch(detail: String) -> ServiceError {
-    ServiceErrorKind::DigestMismatch { detail }.into()
+fn mismatch(first: SubpartitionIndex, detail: String) -> ServiceError {
+    ServiceErrorKind::DigestMismatch { subpartition: first.get(), detail }.into()
 }
 
 /// Compares stated lengths with those held; both in ascending order, those held without zeros.
@@ -112,17 +112,17 @@ fn check_lengths(stated: &[(SubpartitionIndex, u64)], held: impl Iterator<Item =
             }
             continue;
         }
-        return Err(mismatch(match (one, two) {
-            (Some((index, length)), Some((held_index, _))) if index < held_index => {
-                format!("subpartition {index} is empty, {length} bytes were stated")
-            }
+        let empty = |index, length| (index, format!("subpartition {index} is empty, {length} bytes were stated"));
+        let (first, detail) = match (one, two) {
+            (Some((index, length)), Some((held_index, _))) if index < held_index => empty(index, length),
             (Some((index, length)), Some((held_index, held))) if index == held_index => {
-                format!("subpartition {index} holds {held} bytes, {length} were stated")
+                (index, format!("subpartition {index} holds {held} bytes, {length} were stated"))
             }
-            (Some((index, length)), None) => format!("subpartition {index} is empty, {length} bytes were stated"),
-            (_, Some((index, held))) => format!("subpartition {index} holds {held} bytes, none were stated"),
-            (None, None) => "nothing".to_owned(),
-        }));
+            (Some((index, length)), None) => empty(index, length),
+            (_, Some((index, held))) => (index, format!("subpartition {index} holds {held} bytes, none were stated")),
+            (None, None) => return Ok(()),
+        };
+        return Err(mismatch(first, detail));
     }
 }
 
@@ -134,6 +134,14 @@ enum Standing {
 }
 
 impl PartitionService {
+    /// For [`Self::seal`]. Errors: those of [`Self::admit_dataset`], `UnknownPartition`,
+    /// `LifeRequired`, `Fenced`, `UnknownAttempt`, `Aborted`, `Lost`.
+    pub async fn admit_seal(&self, at: &AttemptAddress, life: Option<NodeLife>) -> ServiceResult<()> {
+        self.check_life(life)?;
+        let (_, dataset) = self.find_partition(&at.partition).await?;
+        standing(&dataset, at.partition.partition, at.attempt).map(|_| ())
+    }
+
     /// Seals an attempt.
     ///
     /// On success the content is final, durable as its class promises, and readable. The first valid
@@ -449,9 +457,10 @@ mod unit {
     fn lengths_are_compared_without_regard_to_empty_subpartitions() {
         let stated = lengths(&[(0, 0), (1, 5), (2, 0), (3, 7)]);
         assert!(check_lengths(&stated, lengths(&[(1, 5), (3, 7)]).into_iter()).is_ok());
-        for held in [&[(1, 5)][..], &[(1, 4), (3, 7)], &[(0, 1), (1, 5), (3, 7)], &[(1, 5), (3, 7), (4, 1)], &[]] {
+        let wrong = [(&[(1, 5)][..], 3), (&[(1, 4), (3, 7)], 1), (&[(0, 1), (1, 5), (3, 7)], 0), (&[(1, 5), (3, 7), (4, 1)], 4), (&[], 1)];
+        for (held, first) in wrong {
             let refused = check_lengths(&stated, lengths(held).into_iter()).unwrap_err();
-            assert!(matches!(refused.kind(), ServiceErrorKind::DigestMismatch { .. }), "{held:?}");
+            assert!(matches!(refused.kind(), ServiceErrorKind::DigestMismatch { subpartition, .. } if *subpartition == first), "{held:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::support::openapi::Contract;
 use crate::support::{Client, KINDS, Node, Scenario};
 use forebay::http::{Access, ROUTES, access_of};
+use forebay_protocol::headers::END_REASONS;
 use forebay_protocol::{ErrorCode, paths};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -81,6 +82,28 @@ fn every_example_of_a_request_has_the_form_of_its_schema() {
     assert_eq!(n_examples, 9);
 }
 
+#[test]
+fn every_reason_why_a_body_ends_is_documented() {
+    let schema = &Contract::shared().document["components"]["headers"]["Forebay-End-Reason"]["schema"];
+    assert_eq!(names_of(&schema["enum"]), BTreeSet::from(END_REASONS));
+}
+
+#[test]
+fn one_default_port_is_named_everywhere() {
+    let port = forebay::config::DEFAULT_PORT;
+    assert_eq!(forebay::server::ServerConfig::default().listen.port(), port);
+    assert_eq!(forebay::config::Http::default().listen.port(), port);
+    assert_eq!(Contract::shared().document["servers"][0]["url"], format!("http://127.0.0.1:{port}"));
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages =
+        ["README.md", "deploy/README.md", "deploy/compose.yaml", "deploy/Dockerfile", "deploy/config/prod.toml", "clients/rust/README.md"];
+    let examples = ["put_get", "shuffle", "tail"].map(|name| format!("clients/rust/examples/{name}.rs"));
+    for page in pages.map(str::to_owned).into_iter().chain(examples).chain(["clients/rust/src/lib.rs".to_owned()]) {
+        let text = std::fs::read_to_string(root.join(&page)).expect("a page of the project");
+        assert!(text.contains(&port.to_string()), "{page} names another port");
+    }
+}
+
 fn concrete(route: &str) -> String {
     let ids =
         [("{job}", "q1"), ("{dataset}", "d"), ("{subpartition}", "0"), ("{partition}", "0"), ("{attempt}", "0.0"), ("{checkpoint}", "1")];
@@ -150,6 +173,33 @@ async fn members_and_parameters_that_are_not_documented_are_refused_everywhere()
             let request = s.client.request(&method, &path).header("content-type", "application/octet-stream");
             s.client.send(&method, &path, request).await.refused("bad_request");
         }
+    }
+}
+
+#[tokio::test]
+async fn an_append_takes_its_bytes_whatever_they_are_called_except_frames() {
+    let node = Node::start().await;
+    for kind in KINDS {
+        let s = Scenario::new(&node, kind).await;
+        s.open(0, "0.0").await.success();
+        let named =
+            ["application/octet-stream", "application/x-www-form-urlencoded", "text/plain; charset=utf-8", "application/json", "nonsense"];
+        for (offset, name) in named.iter().enumerate() {
+            let path = format!("{}?offset={offset}", s.append_path(0, "0.0", 0));
+            s.client.body("PUT", &path, name, "x").await.success();
+        }
+        let path = format!("{}?offset=5", s.append_path(0, "0.0", 0));
+        s.client.send("PUT", &path, s.client.request("PUT", &path).body("y")).await.success();
+        let path = format!("{}?offset=6", s.append_path(0, "0.0", 0));
+        for frames in ["application/vnd.forebay.frames", "Application/vnd.Forebay.frames; v=1"] {
+            s.client.body("PUT", &path, frames, "z").await.refused("unsupported_media_type");
+        }
+        for bytes in ["application/octet-stream", "application/x-www-form-urlencoded"] {
+            let path = format!("{}/frames", s.attempt(0, "0.0"));
+            s.client.body("POST", &path, bytes, "z").await.refused("unsupported_media_type");
+        }
+        s.seal(0, "0.0").await.success();
+        assert_eq!(s.read(0, 0).await.bytes, b"xxxxxy", "{kind:?}");
     }
 }
 

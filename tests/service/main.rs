@@ -6,6 +6,10 @@
 #[cfg(test)]
 mod blackbox;
 #[cfg(test)]
+mod client_live;
+#[cfg(test)]
+mod conformance_http;
+#[cfg(test)]
 mod contract;
 #[cfg(test)]
 mod support;

@@ -357,7 +357,8 @@ pub trait PartitionStore: Send + Sync + 'static {
     /// (ask [`PartitionStore::tails`]). Durable: pipelined, never; others, with the seal.
     /// Idempotent by offset: a piece that lies wholly below the tail and equals what is held
     /// changes nothing; a piece that starts below the tail and goes beyond it has its new part
-    /// applied when the old part is equal. Concurrent with appends to other subpartitions and with
+    /// applied when the old part is equal. A piece without bytes is checked for its place and for
+    /// the attempt like any other and changes nothing. Concurrent with appends to other subpartitions and with
     /// reads; appends to one subpartition are serialised. Cancelled half-way: a prefix of the
     /// pieces has been applied, each wholly or not at all. Errors: `OffsetMismatch` for a gap,
     /// `ContentMismatch` for other bytes at a held offset, `BelowFloor` for a repeat of bytes that

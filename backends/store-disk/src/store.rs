@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use store_api::{
-    AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, BudgetError, Capabilities, CheckpointRequest,
-    DatasetKind, DatasetSpec, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, LossCause, Offset, OffsetRange, OpenRequest,
-    Operation, PartitionKey, PartitionStore, Permit, Piece, PrepareRequest, ReadRequest, ReadStream, RecoveryReport, ReleaseReport,
-    ReleaseScope, SealManifest, SealOutcome, StoreError, StoreErrorKind,
+    AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, BudgetError, ByteBudget, Capabilities,
+    CheckpointRequest, DatasetKind, DatasetSpec, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, LossCause, Offset, OffsetRange,
+    OpenRequest, Operation, PartitionKey, PartitionStore, Permit, Piece, PrepareRequest, ReadRequest, ReadStream, RecoveryReport,
+    ReleaseReport, ReleaseScope, SealManifest, SealOutcome, StoreError, StoreErrorKind,
 };
 use store_file::{DirectoryState, DirectoryStatus};
 
@@ -60,6 +60,12 @@ impl DiskStore {
     #[must_use]
     pub fn catalog(&self) -> DiskCatalog {
         DiskCatalog::new(self.core.clone())
+    }
+
+    /// The memory for bytes on their way to disk, of all jobs together.
+    #[must_use]
+    pub fn budget(&self) -> ByteBudget {
+        self.core.budget.clone()
     }
 
     /// Where the data directories stand. No I/O.

@@ -90,6 +90,12 @@ impl ObjectStore {
         Self::open_connection(config, connection, environment).await
     }
 
+    /// The memory for bytes on their way to the object store, and for those on their way to readers.
+    #[must_use]
+    pub fn budgets(&self) -> [ByteBudget; 2] {
+        [self.inner.budget.clone(), self.inner.reads.clone()]
+    }
+
     /// Opens a store on a client that the caller has made; `parts` is the same client where it can
     /// upload in parts. The `store` of the settings is not used; the scope achieved is `scope`.
     ///

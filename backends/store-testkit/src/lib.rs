@@ -126,13 +126,36 @@ pub struct Reach {
     pub reports_recovery: bool,
     /// `close` ends this store and nothing else.
     pub closes: bool,
+    /// `prepare` and `publish` are two steps, and between them the content is not visible.
+    pub prepares: bool,
+    /// It keeps one class and refuses the others.
+    pub keeps_one_class: bool,
+    /// One of several attempts can be released by itself, and so can all below a generation.
+    pub releases_attempts: bool,
 }
 
 impl Reach {
     /// All of it.
-    pub const FULL: Self = Self { reserves: true, counts_held: true, reports_recovery: true, closes: true };
-    /// What is left of it behind a wire that carries neither budgets nor the store's own life.
-    pub const REMOTE: Self = Self { reserves: false, counts_held: false, reports_recovery: false, closes: false };
+    pub const FULL: Self = Self {
+        reserves: true,
+        counts_held: true,
+        reports_recovery: true,
+        closes: true,
+        prepares: true,
+        keeps_one_class: true,
+        releases_attempts: true,
+    };
+    /// What is left of it behind a wire that carries neither budgets nor the store's own life, and
+    /// behind a service that keeps every class, arbitrates at the seal and fences at the opening.
+    pub const REMOTE: Self = Self {
+        reserves: false,
+        counts_held: false,
+        reports_recovery: false,
+        closes: false,
+        prepares: false,
+        keeps_one_class: false,
+        releases_attempts: false,
+    };
 }
 
 /// Makes stores for the suite. One implementation per backend.

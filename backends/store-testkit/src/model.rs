@@ -75,7 +75,7 @@ impl Lane {
         if start > tail {
             return Err(StoreErrorKind::OffsetMismatch { expected: Offset::new(tail) });
         }
-        if start < self.floor && !bytes.is_empty() {
+        if start < self.floor {
             return Err(StoreErrorKind::BelowFloor { floor: Offset::new(self.floor) });
         }
         let repeated = (tail - start).min(bytes.len() as u64);

@@ -50,6 +50,12 @@ pub enum Need {
     ReportsRecovery,
     /// `close` closes.
     Closes,
+    /// Preparing and publishing are two steps.
+    Prepares,
+    /// Other classes are refused.
+    OneClass,
+    /// Attempts are released one by one.
+    ReleasesAttempts,
     /// Content may be larger than memory: every class but pipelined.
     OutgrowsMemory,
 }
@@ -73,6 +79,9 @@ impl Need {
             Self::CountsHeld => reach.counts_held,
             Self::ReportsRecovery => reach.reports_recovery,
             Self::Closes => reach.closes,
+            Self::Prepares => reach.prepares,
+            Self::OneClass => reach.keeps_one_class,
+            Self::ReleasesAttempts => reach.releases_attempts,
         }
     }
 }
@@ -316,7 +325,7 @@ macro_rules! each_case {
                 swapped_ids_find_nothing []
                 stat_tells_state_and_bytes []
                 held_counts_and_returns_to_zero [CountsHeld]
-                a_kind_of_another_class_is_unsupported []
+                a_kind_of_another_class_is_unsupported [OneClass]
                 locate_finds_sealed_content_only []
                 acknowledging_is_unsupported_without_floors [NoFloors]
                 a_closed_store_refuses_new_work [Closes]
@@ -331,6 +340,7 @@ macro_rules! each_case {
                 a_differing_repeat_is_refused []
                 pieces_before_a_refused_one_stay []
                 an_empty_chunk_changes_nothing []
+                an_empty_chunk_is_checked_like_any_other []
                 chunk_sizes_around_boundaries_come_back_whole []
                 five_thousand_tiny_appends_come_back []
                 a_subpartition_outside_is_refused []
@@ -345,7 +355,7 @@ macro_rules! each_case {
                 publish_is_idempotent []
                 publishing_unprepared_is_refused []
                 a_prepared_attempt_takes_no_bytes []
-                a_prepared_attempt_is_not_visible []
+                a_prepared_attempt_is_not_visible [Prepares]
                 an_empty_attempt_is_sealed_and_reads_as_empty []
                 a_sparse_table_is_kept []
             }
@@ -365,9 +375,9 @@ macro_rules! each_case {
                 aborting_gives_storage_back [CountsHeld]
                 a_sealed_attempt_cannot_be_aborted []
                 two_attempts_of_a_generation_stay_apart [Rivals]
-                the_second_seal_gets_the_winner [Arbitrates]
+                the_second_seal_gets_the_winner [Arbitrates, Prepares]
                 a_store_that_does_not_arbitrate_never_answers_lost [Rivals, NeverLoses]
-                the_engine_may_read_every_sealed_attempt [Rivals]
+                the_engine_may_read_every_sealed_attempt [Rivals, ReleasesAttempts]
                 a_newer_generation_fences_lower_ones [Rivals]
                 fencing_gives_storage_back [Rivals, CountsHeld]
                 a_fence_never_mixes_into_a_read []
@@ -403,7 +413,7 @@ macro_rules! each_case {
                 many_partitions_side_by_side []
             }
             random {
-                random_sequences_match_the_model []
+                random_sequences_match_the_model [Prepares, ReleasesAttempts]
                 repeating_after_faults_keeps_everything_once []
             }
             limits {

@@ -14,8 +14,18 @@ pub const CLASS: &str = "forebay-class";
 pub const START_OFFSET: &str = "forebay-start-offset";
 /// Trailer: first offset after the last byte of a body that tailed an open attempt.
 pub const NEXT_OFFSET: &str = "forebay-next-offset";
-/// Trailer: `sealed` when a tailing body ended at the sealed end, `waited` when its wait ran out.
+/// Trailer (in the head of an answer without a byte): why a tailing body ended, one of
+/// [`END_REASONS`].
 pub const END_REASON: &str = "forebay-end-reason";
+/// [`END_REASON`]: the body ended at the sealed end; there is nothing behind it.
+pub const END_SEALED: &str = "sealed";
+/// [`END_REASON`]: the body ended at the `to` of the request; the content goes on, or may.
+pub const END_RANGE: &str = "range";
+/// [`END_REASON`]: nothing came for the wait that was asked for, or the node ends; ask again from
+/// [`NEXT_OFFSET`] on.
+pub const END_WAITED: &str = "waited";
+/// Every value of [`END_REASON`].
+pub const END_REASONS: [&str; 3] = [END_SEALED, END_RANGE, END_WAITED];
 
 /// Media type of frame streams; see `store_api::frame`.
 pub const FRAMES_MEDIA_TYPE: &str = "application/vnd.forebay.frames";

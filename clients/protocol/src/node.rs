@@ -26,9 +26,10 @@ pub struct NodeDocument {
     pub version: String,
     /// The classes that it can keep.
     pub classes: Vec<ClassDocument>,
-    /// Memory for bytes on their way in, in bytes.
+    /// Memory that its parts may reserve, all together, in bytes: pipelined content, bytes on their
+    /// way to disk and object store and from there to readers, documents.
     pub memory_budget_bytes: u64,
-    /// How much of it is reserved now.
+    /// How much of it is reserved now, in bytes.
     pub memory_used_bytes: u64,
 }
 

@@ -28,6 +28,9 @@ pub struct Problem {
     /// Sequence of the next frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_sequence: Option<u64>,
+    /// The first subpartition that differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subpartition: Option<u32>,
     /// First offset still held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<u64>,
@@ -65,6 +68,7 @@ impl Problem {
             retry_after_ms: None,
             expected_offset: None,
             expected_sequence: None,
+            subpartition: None,
             floor: None,
             end_offset: None,
             limit_bytes: None,

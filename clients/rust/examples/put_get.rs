@@ -1,6 +1,6 @@
 //! Writes one partition and reads one of its subpartitions back.
 //!
-//! `cargo run -p forebay-client --example put_get -- http://127.0.0.1:7070 [token]`
+//! `cargo run -p forebay-client --example put_get -- http://127.0.0.1:7440 [token]`
 
 use bytes::Bytes;
 use forebay_client::{Client, ClientError, DatasetRequest, JobRequest, Kind, ReadRange};
@@ -9,9 +9,13 @@ use store_api::{AttemptId, PartitionId, SubpartitionIndex};
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".to_owned());
+    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7440".to_owned());
+    run(url, arguments.next()).await
+}
+
+pub(crate) async fn run(url: String, token: Option<String>) -> Result<(), ClientError> {
     let mut builder = Client::builder(url);
-    if let Some(token) = arguments.next() {
+    if let Some(token) = token {
         builder = builder.token(token);
     }
     let client = builder.build()?;

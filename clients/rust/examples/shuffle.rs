@@ -1,6 +1,6 @@
 //! A shuffle: 8 producers write 8 subpartitions each, 8 consumers read theirs in one batch per node.
 //!
-//! `cargo run -p forebay-client --example shuffle -- http://127.0.0.1:7070 [token]`
+//! `cargo run -p forebay-client --example shuffle -- http://127.0.0.1:7440 [token]`
 
 use bytes::Bytes;
 use forebay_client::{Client, ClientError, DatasetHandle, DatasetRequest, FetchPiece, FetchTarget, JobRequest, Kind};
@@ -14,9 +14,13 @@ const ROWS: u32 = 10_000;
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".to_owned());
+    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7440".to_owned());
+    run(url, arguments.next()).await
+}
+
+pub(crate) async fn run(url: String, token: Option<String>) -> Result<(), ClientError> {
     let mut builder = Client::builder(url);
-    if let Some(token) = arguments.next() {
+    if let Some(token) = token {
         builder = builder.token(token);
     }
     let job =

@@ -1,6 +1,6 @@
 //! Reads a pipelined subpartition while it is being written, and acknowledges what was read.
 //!
-//! `cargo run -p forebay-client --example tail -- http://127.0.0.1:7070 [token]`
+//! `cargo run -p forebay-client --example tail -- http://127.0.0.1:7440 [token]`
 
 use bytes::Bytes;
 use forebay_client::{Client, ClientError, DatasetHandle, DatasetRequest, JobRequest, Kind, PartitionWriter, TailOptions};
@@ -13,9 +13,13 @@ const SUBPARTITION: SubpartitionIndex = SubpartitionIndex::new(0);
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".to_owned());
+    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:7440".to_owned());
+    run(url, arguments.next()).await
+}
+
+pub(crate) async fn run(url: String, token: Option<String>) -> Result<(), ClientError> {
     let mut builder = Client::builder(url);
-    if let Some(token) = arguments.next() {
+    if let Some(token) = token {
         builder = builder.token(token);
     }
     let job = builder.build()?.put_job("example-tail", JobRequest { owner_nonce: "example".to_owned(), ..JobRequest::default() }).await?;

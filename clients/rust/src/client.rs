@@ -136,7 +136,7 @@ impl Client {
     /// ```
     /// use forebay_client::{Client, RetryPolicy};
     /// use std::time::Duration;
-    /// let client = Client::builder("http://127.0.0.1:7070")
+    /// let client = Client::builder("http://127.0.0.1:7440")
     ///     .token("0123456789abcdef")
     ///     .stall_timeout(Duration::from_secs(20))
     ///     .retry(RetryPolicy::never())
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_refused_before_a_call() {
-        for url in ["", "ftp://x", "127.0.0.1:7070", "data:x"] {
+        for url in ["", "ftp://x", "127.0.0.1:7440", "data:x"] {
             assert!(matches!(Client::builder(url).build(), Err(ClientError::Invalid { .. })), "{url:?} was taken");
         }
         assert!(Client::builder("http://x").token("a\nb").build().is_err());

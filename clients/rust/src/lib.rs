@@ -21,7 +21,7 @@
 //! use store_api::{AttemptId, PartitionId, SubpartitionIndex};
 //!
 //! # async fn example() -> forebay_client::Result<()> {
-//! let client = Client::builder("http://127.0.0.1:7070").build()?;
+//! let client = Client::builder("http://127.0.0.1:7440").build()?;
 //! let job = client.put_job("query-17", JobRequest { owner_nonce: "driver-1".into(), ..JobRequest::default() }).await?;
 //! let stage = job.put_dataset("stage-1", DatasetRequest::new(2)).await?;
 //! let mut writer = stage.open_attempt(PartitionId::new(0), AttemptId::new(0, 0), vec![]).await?.into_writer();

@@ -6,7 +6,7 @@ use crate::read::follow_once;
 use crate::retry::Attempts;
 use crate::transport::{Answer, Failure};
 use bytes::Bytes;
-use forebay_protocol::headers::{ATTEMPT, END_REASON, NEXT_OFFSET, START_OFFSET};
+use forebay_protocol::headers::{ATTEMPT, END_RANGE, END_REASON, END_SEALED, NEXT_OFFSET, START_OFFSET};
 use futures::stream::{BoxStream, StreamExt as _};
 use http::Method;
 use std::time::Duration;
@@ -135,7 +135,7 @@ impl TailReader {
             return Err(Failure::cut("the body does not end where its trailer says"));
         }
         match said(END_REASON) {
-            Some("sealed" | "range") => self.is_ended = true,
+            Some(END_SEALED | END_RANGE) => self.is_ended = true,
             Some(_) => self.attempts.progressed(),
             // Somewhere on the way the trailers were taken off: the next answer tells.
             None if self.has_moved => {}

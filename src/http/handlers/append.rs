@@ -2,12 +2,12 @@
 
 use crate::http::body::RequestBody;
 use crate::http::error::{Answer, Refusal};
-use crate::http::extract::{Ids, Life, Query, Ready, Streamed, check_content_type, decimal, text_header};
+use crate::http::extract::{Ids, Life, Query, Ready, Streamed, decimal, is_content_type, text_header};
 use crate::service::RawSink;
 use axum::Json;
 use bytes::Bytes;
 use forebay_protocol::ErrorCode;
-use forebay_protocol::headers::BYTES_MEDIA_TYPE;
+use forebay_protocol::headers::FRAMES_MEDIA_TYPE;
 use forebay_protocol::partitions::AppendDocument;
 use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
@@ -31,7 +31,11 @@ pub(in crate::http) async fn append(
 ) -> Answer<Json<AppendDocument>> {
     life.required()?;
     let offset = decimal("offset", query.offset.as_deref())?.ok_or_else(|| Refusal::bad_request("offset is required"))?;
-    check_content_type(&request.headers, BYTES_MEDIA_TYPE)?;
+    // The bytes are opaque, whatever the client's library calls them. Frames were meant for another
+    // route: as bytes they would be stored with their headers.
+    if is_content_type(&request.headers, FRAMES_MEDIA_TYPE)? {
+        return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "frames are appended with POST to the attempt's frames"));
+    }
     let stated = content_digest(&request.headers)?;
     let atomic_bytes = service.config().atomic_append_bytes;
     let length = request.length;

@@ -9,9 +9,11 @@ use forebay_protocol::reads::{AcknowledgeDocument, AcknowledgeRequest, Availabil
 pub(in crate::http) async fn ask(
     Ready(service): Ready,
     ids: Ids,
-    Document(request): Document<AvailabilityRequest>,
+    document: Document<AvailabilityRequest>,
 ) -> Answer<Json<AvailabilityDocument>> {
-    let views = service.availability(&ids.job()?, map::availability_wants(&request.items)?).await?;
+    let job = ids.job()?;
+    service.admit_job(&job).await?;
+    let views = service.availability(&job, map::availability_wants(&document.read().await?.items)?).await?;
     Ok(Json(AvailabilityDocument { partitions: views.iter().map(map::availability).collect() }))
 }
 
@@ -19,13 +21,16 @@ pub(in crate::http) async fn acknowledge(
     Ready(service): Ready,
     ids: Ids,
     life: Life,
-    Document(request): Document<AcknowledgeRequest>,
+    document: Document<AcknowledgeRequest>,
 ) -> Answer<Json<AcknowledgeDocument>> {
     life.required()?;
+    let (job, dataset) = (ids.job()?, ids.dataset()?);
+    service.admit_dataset(&job, &dataset).await?;
+    let request = document.read().await?;
     if let Some(consumer) = &request.consumer {
         tracing::debug!(consumer, group = request.group, "acknowledged");
     }
     let (group, positions) = (map::group(&request.group)?, map::positions(&request.positions)?);
-    let reply = service.acknowledge(&ids.job()?, &ids.dataset()?, Some(group), positions).await?;
+    let reply = service.acknowledge(&job, &dataset, Some(group), positions).await?;
     Ok(Json(map::acknowledged(&reply)))
 }

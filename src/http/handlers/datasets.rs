@@ -16,9 +16,11 @@ pub(in crate::http) async fn put(
     Ready(service): Ready,
     ids: Ids,
     _: Life,
-    Document(request): Document<DatasetRequest>,
+    document: Document<DatasetRequest>,
 ) -> Answer<(StatusCode, Json<DatasetDocument>)> {
-    let view = service.put_dataset(&ids.job()?, &ids.dataset()?, map::dataset_request(request)?).await?;
+    let (job, dataset) = (ids.job()?, ids.dataset()?);
+    service.admit_dataset_creation(&job, &dataset).await?;
+    let view = service.put_dataset(&job, &dataset, map::dataset_request(document.read().await?)?).await?;
     let status = if view.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(map::dataset(&view))))
 }

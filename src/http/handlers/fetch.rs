@@ -15,9 +15,12 @@ pub(in crate::http) async fn fetch(
     State(api): State<Arc<Api>>,
     Ready(service): Ready,
     ids: Ids,
-    Document(request): Document<FetchRequest>,
+    document: Document<FetchRequest>,
 ) -> Answer<Response> {
+    let (job, dataset) = (ids.job()?, ids.dataset()?);
+    service.admit_dataset(&job, &dataset).await?;
+    let request = document.read().await?;
     let wants = map::fetch_wants(&request.items, service.config().max_fetch_items)?;
-    let steps = service.fetch(&ids.job()?, &ids.dataset()?, wants, request.budget_bytes).await?;
+    let steps = service.fetch(&job, &dataset, wants, request.budget_bytes).await?;
     Ok(([(CONTENT_TYPE, FRAMES_MEDIA_TYPE)], frames::body(&api.streaming(), steps)).into_response())
 }

@@ -30,6 +30,8 @@ pub(in crate::http) async fn append(
     check_content_type(&request.headers, FRAMES_MEDIA_TYPE)?;
     let limit = u32::try_from(service.config().max_frame_bytes).unwrap_or(u32::MAX);
     let sink = service.begin_frames(&ids.attempt()?, life.0).await?;
+    // A node without room says so before the first byte is read.
+    drop(sink.reserve(0).await?);
     let intake = Intake {
         decoder: FrameDecoder::new(limit),
         sink,

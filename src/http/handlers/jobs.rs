@@ -18,9 +18,11 @@ pub(in crate::http) async fn put(
     Ready(service): Ready,
     ids: Ids,
     _: Life,
-    Document(request): Document<JobRequest>,
+    document: Document<JobRequest>,
 ) -> Answer<(StatusCode, Json<JobDocument>)> {
-    let view = service.put_job(&ids.job()?, map::job_request(request)).await?;
+    let job = ids.job()?;
+    service.admit_job_creation(&job).await?;
+    let view = service.put_job(&job, map::job_request(document.read().await?)).await?;
     let status = if view.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(map::job(view))))
 }
@@ -38,10 +40,12 @@ pub(in crate::http) async fn renew_lease(
     ids: Ids,
     _: Life,
     Epoch(epoch): Epoch,
-    Document(request): Document<LeaseRequest>,
+    document: Document<LeaseRequest>,
 ) -> Answer<Json<LeaseDocument>> {
-    let lease = request.lease_ms.map(Duration::from_millis);
-    Ok(Json(map::lease(service.renew_lease(&ids.job()?, epoch, lease).await?)))
+    let job = ids.job()?;
+    service.admit_control(&job, epoch).await?;
+    let lease = document.read().await?.lease_ms.map(Duration::from_millis);
+    Ok(Json(map::lease(service.renew_lease(&job, epoch, lease).await?)))
 }
 
 pub(in crate::http) async fn complete_checkpoint(
@@ -49,9 +53,11 @@ pub(in crate::http) async fn complete_checkpoint(
     ids: Ids,
     _: Life,
     Epoch(epoch): Epoch,
-    Document(completion): Document<CheckpointCompletion>,
+    document: Document<CheckpointCompletion>,
 ) -> Answer<Json<CheckpointDocument>> {
-    let checkpoint = ids.checkpoint()?;
-    let freed_bytes = service.complete_checkpoint(&ids.job()?, epoch, checkpoint, map::needs(completion)?).await?;
+    let (job, checkpoint) = (ids.job()?, ids.checkpoint()?);
+    service.admit_control(&job, epoch).await?;
+    let needs = map::needs(document.read().await?)?;
+    let freed_bytes = service.complete_checkpoint(&job, epoch, checkpoint, needs).await?;
     Ok(Json(CheckpointDocument { checkpoint, freed_bytes }))
 }

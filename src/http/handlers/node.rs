@@ -32,10 +32,10 @@ pub(in crate::http) async fn metrics(State(api): State<Arc<Api>>) -> Response {
 }
 
 pub(in crate::http) async fn read(State(api): State<Arc<Api>>, Ready(service): Ready) -> Json<NodeDocument> {
-    Json(map::node(&service.node(), api.memory.as_ref()))
+    Json(map::node(&service.node(), api.memory_bytes()))
 }
 
 pub(in crate::http) async fn drain(State(api): State<Arc<Api>>, Ready(service): Ready) -> (StatusCode, Json<NodeDocument>) {
     service.begin_drain();
-    (StatusCode::ACCEPTED, Json(map::node(&service.node(), api.memory.as_ref())))
+    (StatusCode::ACCEPTED, Json(map::node(&service.node(), api.memory_bytes())))
 }

@@ -52,10 +52,12 @@ pub(in crate::http) async fn open_attempt(
     ids: Ids,
     Life(life): Life,
     Epoch(epoch): Epoch,
-    Document(request): Document<OpenAttemptRequest>,
+    document: Document<OpenAttemptRequest>,
 ) -> Answer<Json<AttemptDocument>> {
-    let request = OpenAttempt { epoch, life, ..map::open_attempt(&request) };
-    let view = service.open_attempt(&ids.partition()?, request).await?;
+    let partition = ids.partition()?;
+    service.admit_opening(&partition, epoch).await?;
+    let request = OpenAttempt { epoch, life, ..map::open_attempt(&document.read().await?) };
+    let view = service.open_attempt(&partition, request).await?;
     Ok(Json(map::attempt_document(&view)))
 }
 

@@ -12,14 +12,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use forebay_protocol::headers::{ATTEMPT, BYTES_MEDIA_TYPE, CLASS};
+use forebay_protocol::headers::{ATTEMPT, BYTES_MEDIA_TYPE, CLASS, START_OFFSET};
 use futures::stream::{BoxStream, StreamExt as _};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, LOCATION, RANGE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use serde::Deserialize;
 use std::ops::Range;
 use std::sync::Arc;
-use store_api::{AttemptId, ClassAchieved, Digest, NodeLife, Offset, SubpartitionIndex};
+use store_api::{AttemptId, ClassAchieved, Digest, NodeLife, Offset, StoreClass, SubpartitionIndex};
 
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 
@@ -101,7 +101,7 @@ pub(in crate::http) async fn read(
         Err(error) => return asked.refuse(&error, &uri),
     };
     let digest = readable.digest.ok_or(ServiceError::from(ServiceErrorKind::NotSealed))?;
-    let plan = Plan::of(&headers, digest, readable.attempt)?;
+    let plan = Plan::of(&headers, digest, &readable)?;
     let Plan::Send { range, is_part } = plan else { return plan.without_body(digest, &readable) };
     let call = ReadCall {
         attempt: Some(readable.attempt),
@@ -118,7 +118,7 @@ pub(in crate::http) async fn read(
     let mut response = (status, body).into_response();
     describe(response.headers_mut(), readable.attempt, readable.class);
     validate(response.headers_mut(), digest, readable.attempt);
-    size(response.headers_mut(), &range, is_part.then_some(digest.length));
+    size(response.headers_mut(), &range, is_part.then_some(readable.end));
     Ok(response)
 }
 
@@ -134,19 +134,28 @@ pub(in crate::http) async fn head(
         Ok(readable) => readable,
         Err(error) => return asked.refuse(&error, &uri),
     };
-    let Some(digest) = readable.digest else { return open_head(&asked, &readable) };
-    let plan = Plan::of(&headers, digest, readable.attempt)?;
+    if let Some(from) = asked.from {
+        return following_head(from, &readable);
+    }
+    let digest = readable.digest.ok_or(ServiceError::from(ServiceErrorKind::NotSealed))?;
+    let plan = Plan::of(&headers, digest, &readable)?;
     plan.without_body(digest, &readable)
 }
 
-/// What is known of an open attempt without reading it: where a read from `from` would start.
-fn open_head(asked: &Asked, readable: &Readable) -> Answer<Response> {
-    let Some(from) = asked.from else { return Err(ServiceError::from(ServiceErrorKind::NotSealed).into()) };
+/// What is known without reading of a read that follows from `from` on: whether it would start.
+fn following_head(from: Offset, readable: &Readable) -> Answer<Response> {
+    if readable.digest.is_none() && readable.class.class != StoreClass::Pipelined {
+        return Err(ServiceError::from(ServiceErrorKind::NotSealed).into());
+    }
     if from < readable.floor {
         return Err(ServiceError::from(ServiceErrorKind::BelowFloor { floor: readable.floor }).into());
     }
+    if from > readable.end {
+        return Err(ServiceError::from(ServiceErrorKind::RangeNotSatisfiable { end: readable.end }).into());
+    }
     let mut response = StatusCode::OK.into_response();
     describe(response.headers_mut(), readable.attempt, readable.class);
+    response.headers_mut().insert(HeaderName::from_static(START_OFFSET), HeaderValue::from(from.get()));
     Ok(response)
 }
 
@@ -159,17 +168,17 @@ enum Plan {
 }
 
 impl Plan {
-    fn of(headers: &HeaderMap, digest: Digest, attempt: AttemptId) -> Answer<Self> {
-        let tag = entity_tag(digest, attempt);
+    fn of(headers: &HeaderMap, digest: Digest, readable: &Readable) -> Answer<Self> {
+        let (tag, end) = (entity_tag(digest, readable.attempt), readable.end.get());
         if text_header(headers, &IF_NONE_MATCH)?.is_some_and(|held| matches_any(held, &tag)) {
             return Ok(Self::NotModified);
         }
         let counts = text_header(headers, &IF_RANGE)?.is_none_or(|held| held.trim() == tag);
         let range = text_header(headers, &RANGE)?.filter(|_| counts);
-        match range.map_or(Wanted::Whole, |range| wanted(range, digest.length)) {
-            Wanted::Whole => Ok(Self::Send { range: 0..digest.length, is_part: false }),
+        match range.map_or(Wanted::Whole, |range| wanted(range, end)) {
+            Wanted::Whole => Ok(Self::Send { range: 0..end, is_part: false }),
             Wanted::Part(range) => Ok(Self::Send { range, is_part: true }),
-            Wanted::Outside => Err(ServiceError::from(ServiceErrorKind::RangeNotSatisfiable { end: Offset::new(digest.length) }).into()),
+            Wanted::Outside => Err(ServiceError::from(ServiceErrorKind::RangeNotSatisfiable { end: readable.end }).into()),
         }
     }
 
@@ -184,7 +193,7 @@ impl Plan {
         describe(response.headers_mut(), readable.attempt, readable.class);
         validate(response.headers_mut(), digest, readable.attempt);
         if let Self::Send { range, is_part } = self {
-            size(response.headers_mut(), range, is_part.then_some(digest.length));
+            size(response.headers_mut(), range, is_part.then_some(readable.end));
         }
         Ok(response)
     }
@@ -218,10 +227,10 @@ fn validate(names: &mut HeaderMap, digest: Digest, attempt: AttemptId) {
     set(names, ACCEPT_RANGES, "bytes");
 }
 
-fn size(names: &mut HeaderMap, range: &Range<u64>, whole: Option<u64>) {
+fn size(names: &mut HeaderMap, range: &Range<u64>, whole: Option<Offset>) {
     names.insert(CONTENT_LENGTH, HeaderValue::from(range.end.saturating_sub(range.start)));
-    if let Some(length) = whole {
-        set(names, CONTENT_RANGE, &format!("bytes {}-{}/{length}", range.start, range.end.saturating_sub(1)));
+    if let Some(end) = whole {
+        set(names, CONTENT_RANGE, &format!("bytes {}-{}/{end}", range.start, range.end.saturating_sub(1)));
     }
 }
 
@@ -278,7 +287,20 @@ mod tests {
 
     fn plan(pairs: &[(HeaderName, &'static str)]) -> Option<(Range<u64>, bool)> {
         let map = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
-        match Plan::of(&map, DIGEST, AttemptId::new(0, 1)) {
+        let readable = Readable {
+            attempt: AttemptId::new(0, 1),
+            digest: Some(DIGEST),
+            floor: Offset::ZERO,
+            end: Offset::new(DIGEST.length),
+            class: ClassAchieved {
+                class: StoreClass::Blocking,
+                durability: store_api::Durability::Local,
+                sync: store_api::SyncLevel::Full,
+                scope: store_api::Scope::NodeDisk,
+            },
+            location: Location { node: NodeId::new("n").expect("an id"), life: NodeLife::new(1), url: "http://n:1".into() },
+        };
+        match Plan::of(&map, DIGEST, &readable) {
             Ok(Plan::Send { range, is_part }) => Some((range, is_part)),
             _ => None,
         }

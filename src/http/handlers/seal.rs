@@ -10,9 +10,11 @@ pub(in crate::http) async fn seal(
     Ready(service): Ready,
     ids: Ids,
     life: Life,
-    Document(request): Document<SealRequest>,
+    document: Document<SealRequest>,
 ) -> Answer<Json<SealDocument>> {
     life.required()?;
-    let reply = service.seal(&ids.attempt()?, life.0, map::stated(request)).await?;
+    let attempt = ids.attempt()?;
+    service.admit_seal(&attempt, life.0).await?;
+    let reply = service.seal(&attempt, life.0, map::stated(document.read().await?)).await?;
     Ok(Json(map::seal(&reply)))
 }

@@ -397,7 +397,7 @@ pub(super) fn event(event: &domain::Event) -> events::EventDocument {
     }
 }
 
-pub(super) fn node(view: &domain::NodeView, memory: Option<&store_api::ByteBudget>) -> node::NodeDocument {
+pub(super) fn node(view: &domain::NodeView, (memory_budget_bytes, memory_used_bytes): (u64, u64)) -> node::NodeDocument {
     node::NodeDocument {
         location: location(&view.location),
         state: match view.state {
@@ -406,8 +406,8 @@ pub(super) fn node(view: &domain::NodeView, memory: Option<&store_api::ByteBudge
         },
         version: env!("CARGO_PKG_VERSION").to_owned(),
         classes: view.classes.iter().copied().map(class).collect(),
-        memory_budget_bytes: memory.map_or(0, store_api::ByteBudget::limit_bytes),
-        memory_used_bytes: memory.map_or(0, store_api::ByteBudget::used_bytes),
+        memory_budget_bytes,
+        memory_used_bytes,
     }
 }
 

@@ -25,7 +25,7 @@ fn view(n: u32, filled: &[(u32, u64)]) -> domain::ManifestView {
         life,
         sealed_at_ms: 9,
     };
-    domain::ManifestView { manifest: Arc::new(manifest), location: domain::Location { node, life, url: Arc::from("http://n1:7070") } }
+    domain::ManifestView { manifest: Arc::new(manifest), location: domain::Location { node, life, url: Arc::from("http://n1:7440") } }
 }
 
 fn item(subpartition: u32, n_subpartitions: u32) -> reads::FetchItem {

@@ -161,7 +161,9 @@ async fn a_raw_append_is_idempotent_by_offset_and_names_where_to_go_on() {
     let append = |offset: u64, bytes: &'static [u8]| {
         let node = &node;
         async move {
-            let mut sink = raw(node, Some(offset), Some(bytes.len() as u64)).await;
+            let (start, length) = (Some(Offset::new(offset)), Some(bytes.len() as u64));
+            let begun = node.service.begin_append(&of(0, a(0, 0)), node.life(), SubpartitionIndex::new(0), start, length).await;
+            let mut sink = begun?;
             feed(&mut sink, bytes).await?;
             sink.finish().await
         }
@@ -172,10 +174,28 @@ async fn a_raw_append_is_idempotent_by_offset_and_names_where_to_go_on() {
     assert_eq!(refused(append(9, b"x").await), ServiceErrorKind::OffsetMismatch { expected: Offset::new(6) });
     assert_eq!(refused(append(0, b"abXd").await), ServiceErrorKind::ContentMismatch { expected: Offset::new(6) });
     assert_eq!(append(6, b"").await.unwrap(), AppendReply { end: Offset::new(6), new_bytes: 0 });
-    assert!(matches!(
-        refused(append(u64::MAX, b"xy").await),
-        ServiceErrorKind::BadRequest { .. } | ServiceErrorKind::OffsetMismatch { .. }
-    ));
+    assert_eq!(refused(append(u64::MAX, b"xy").await), ServiceErrorKind::OffsetMismatch { expected: Offset::new(6) });
+}
+
+#[tokio::test]
+async fn a_raw_append_that_cannot_start_where_it_says_is_refused_before_its_bytes() {
+    for class in [StoreClass::Pipelined, StoreClass::Blocking, StoreClass::Durable] {
+        let node = Node::with_dataset(class).await;
+        node.open(0, 0, 0).await.unwrap();
+        node.write(0, a(0, 0), b"abcd").await.unwrap();
+        let begin = async |offset: u64| {
+            let (attempt, zero) = (of(0, a(0, 0)), SubpartitionIndex::new(0));
+            node.service.begin_append(&attempt, node.life(), zero, Some(Offset::new(offset)), None).await.map(|_| ())
+        };
+        for offset in [5, 1 << 40, u64::MAX] {
+            assert_eq!(refused(begin(offset).await), ServiceErrorKind::OffsetMismatch { expected: Offset::new(4) }, "{class:?}");
+        }
+        for offset in [0, 3, 4] {
+            begin(offset).await.unwrap();
+        }
+        node.seal(0, a(0, 0)).await.unwrap();
+        assert_eq!(refused(begin(4).await), ServiceErrorKind::AlreadySealed, "{class:?}");
+    }
 }
 
 #[tokio::test]

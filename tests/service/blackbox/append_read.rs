@@ -133,7 +133,8 @@ async fn a_repeat_adds_nothing_and_a_gap_or_other_bytes_are_refused() {
         assert_eq!(s.append(0, "0.0", 0, 3, b"defghi").await.success()["new_bytes"], 3, "{kind:?}");
         assert_eq!(s.append(0, "0.0", 0, 12, b"x").await.refused("offset_mismatch")["expected_offset"], 9);
         assert_eq!(s.append(0, "0.0", 0, 3, b"xxx").await.refused("content_mismatch")["expected_offset"], 9);
-        s.append(0, "0.0", 0, u64::MAX, b"x").await.refused("bad_request");
+        // A gap however far: the answer names where to go on.
+        assert_eq!(s.append(0, "0.0", 0, u64::MAX, b"x").await.refused("offset_mismatch")["expected_offset"], 9);
         s.seal(0, "0.0").await.success();
         assert_eq!(s.read(0, 0).await.bytes, b"abcdefghi", "{kind:?}");
     }
@@ -217,6 +218,52 @@ async fn an_open_pipelined_partition_is_read_while_it_is_written() {
         assert_eq!((at_end.bytes.len(), at_end.header("forebay-end-reason")), (0, "sealed"));
         s.client.get(&format!("{}?from=7", s.read_path(0, 0))).await.refused("range_not_satisfiable");
         assert_eq!(s.client.get(&format!("{}?from=1&to=3", s.read_path(0, 0))).await.bytes, b"bc");
+        for (from, status) in [(0, 200), (6, 200), (7, 416)] {
+            let path = format!("{}?from={from}", s.read_path(0, 0));
+            let head = s.client.send("HEAD", &path, s.client.request("HEAD", &path)).await;
+            assert_eq!(head.status, status, "{kind:?}: what GET would say");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_starts_beyond_zero_is_read_by_its_absolute_offsets() {
+    let node = Node::start().await;
+    for kind in [KINDS[0], KINDS[1], KINDS[2]] {
+        let s = Scenario::new(&node, kind).await;
+        let starts = json!({ "starts": [{ "subpartition": 0, "offset": 500 }] });
+        s.client.post(&format!("{}/attempts", s.partition(0)), starts).await.success();
+        s.append(0, "0.0", 0, 500, b"0123456789").await.success();
+        s.seal(0, "0.0").await.success();
+        let asked = json!({ "items": [{ "dataset": "d", "partition": 0, "subpartition": 0 }] });
+        let found = s.client.post(&format!("{}/availability", s.job_path()), asked).await.success();
+        let entry = &found["partitions"][0];
+        assert_eq!((&entry["floor"], &entry["end"], &entry["total_bytes"]), (&json!(500), &json!(510), &json!(10)), "{kind:?}");
+        let path = s.read_path(0, 0);
+        assert_eq!(s.client.get(&format!("{path}?from=500")).await.bytes, b"0123456789", "{kind:?}");
+        let end = s.client.get(&format!("{path}?from=510")).await;
+        assert_eq!((end.header("forebay-next-offset"), end.header("forebay-end-reason")), ("510", "sealed"), "{kind:?}");
+        let range = s.client.get(&format!("{path}?from=505&to=505")).await;
+        assert_eq!((range.header("forebay-next-offset"), range.header("forebay-end-reason")), ("505", "range"), "{kind:?}");
+        let part = s.client.clone().with("range", "bytes=502-504").get(&path).await;
+        assert_eq!((part.status, part.header("content-range"), part.bytes.as_slice()), (206, "bytes 502-504/510", &b"234"[..]), "{kind:?}");
+        assert_eq!(s.client.get(&path).await.refused("below_floor")["floor"], 500, "{kind:?}");
+        s.client.get(&format!("{path}?from=511")).await.refused("range_not_satisfiable");
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_follows_says_what_the_read_would_say() {
+    let node = Node::start().await;
+    for kind in [KINDS[3], KINDS[4]] {
+        let s = Scenario::new(&node, kind).await;
+        s.open(0, "0.0").await.success();
+        let path = format!("{}?from=0", s.read_path(0, 0));
+        let head = async || s.client.send("HEAD", &path, s.client.request("HEAD", &path)).await.status;
+        s.client.get(&path).await.refused("not_sealed");
+        assert_eq!(head().await, 409, "{kind:?}");
+        s.seal(0, "0.0").await.success();
+        assert_eq!((s.client.get(&path).await.status, head().await), (200, 200), "{kind:?}");
     }
 }
 

@@ -100,6 +100,119 @@ async fn a_client_that_asks_first_is_told_to_go_on_only_when_all_else_is_right()
     }
 }
 
+/// Sends a head that asks first and no body. Answers the code of the problem; fails when the client
+/// is told to go on.
+async fn refused_before_the_body(node: &Node, line: &str, more: &str) -> String {
+    let mut raw = Raw::connect(node.address).await;
+    let length = if more.contains("Content-Length") { "" } else { "Content-Length: 5\r\n" };
+    raw.send(format!("{line} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n{length}{more}\r\n").as_bytes()).await;
+    let (head, begun) = raw.read_head().await;
+    assert!(head.starts_with("HTTP/1.1 4"), "{line}: {head}");
+    let (rest, _) = raw.read_to_close(PATIENCE).await;
+    let body = format!("{}{rest}", String::from_utf8_lossy(&begun));
+    let document: serde_json::Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{line}: {body}"));
+    document["code"].as_str().expect("a code").to_owned()
+}
+
+#[tokio::test]
+async fn a_writer_that_asks_first_never_sends_a_body_that_would_be_refused() {
+    let node = strict().await;
+    for kind in KINDS {
+        let (s, life) = opened(&node, kind).await;
+        s.append(0, "0.0", 0, 0, b"abcdef").await.success();
+        s.write_sealed(1, &[b"sealed"]).await;
+        s.open(2, "0.0").await.success();
+        s.open(2, "1.0").await.success();
+        s.open(3, "0.0").await.success();
+        s.client.delete(&s.partition(3)).await.success();
+        let life = format!("Forebay-Node-Life: {life}\r\n");
+        let old = "Forebay-Node-Life: 00000000000000ff\r\n".to_owned();
+        let frames = format!("{life}Content-Type: application/vnd.forebay.frames\r\n");
+        let digest = format!("{life}Content-Length: 999999999\r\nContent-Digest: crc32c=:4waSgw==:\r\n");
+        let append = |partition, attempt, query: &str| format!("PUT {}{query}", s.append_path(partition, attempt, 0));
+        let refusals = [
+            (append(0, "0.0", "?offset=7"), &life, "offset_mismatch"),
+            (append(0, "0.0", "?offset=18446744073709551615"), &life, "offset_mismatch"),
+            (append(0, "0.0", "?offset=18446744073709551610"), &life, "offset_mismatch"),
+            (append(0, "0.0", "?offset=x"), &life, "bad_request"),
+            (append(0, "0.0", ""), &life, "bad_request"),
+            (append(0, "0.0", "?offset=6"), &old, "fenced"),
+            (append(0, "0.0", "?offset=6"), &String::new(), "life_required"),
+            (append(0, "0.0", "?offset=6"), &frames, "unsupported_media_type"),
+            (append(0, "0.0", "?offset=6"), &digest, "too_large"),
+            (append(0, "0.9", "?offset=0"), &life, "unknown_attempt"),
+            (append(0, "0.x", "?offset=0"), &life, "bad_request"),
+            (append(9, "0.0", "?offset=0"), &life, "unknown_partition"),
+            (append(1, "0.0", "?offset=6"), &life, "already_sealed"),
+            (append(2, "0.0", "?offset=0"), &life, "fenced"),
+            (append(3, "0.0", "?offset=0"), &life, "released"),
+            (format!("PUT {}?offset=0", s.append_path(0, "0.0", 4)), &life, "unknown_partition"),
+            (format!("POST {}/frames", s.attempt(0, "0.0")), &life, "unsupported_media_type"),
+            (format!("POST {}/frames", s.attempt(0, "0.9")), &frames, "unknown_attempt"),
+            (format!("POST {}/frames", s.attempt(1, "0.0")), &frames, "already_sealed"),
+            (format!("POST {}/frames", s.attempt(2, "0.0")), &frames, "fenced"),
+        ];
+        for (line, more, code) in refusals {
+            assert_eq!(refused_before_the_body(&node, &line, more).await, code, "{kind:?}: {line} {more}");
+        }
+        s.append(0, "0.0", 0, 6, b"g").await.success();
+    }
+    let (s, life) = opened(&node, KINDS[0]).await;
+    s.append(0, "0.0", 0, 0, b"abcdef").await.success();
+    let positions = json!({ "positions": [{ "partition": 0, "subpartition": 0, "offset": 4 }] });
+    s.client.post(&format!("{}/acknowledge", s.dataset()), positions).await.success();
+    let line = format!("PUT {}?offset=3", s.append_path(0, "0.0", 0));
+    assert_eq!(refused_before_the_body(&node, &line, &format!("Forebay-Node-Life: {life}\r\n")).await, "below_floor");
+}
+
+#[tokio::test]
+async fn a_document_is_not_asked_for_when_the_call_is_refused_without_it() {
+    let node = strict().await;
+    let (s, life) = opened(&node, KINDS[2]).await;
+    let (json, text) = ("Content-Type: application/json\r\n", "Content-Type: text/plain\r\n");
+    let written = format!("{json}Forebay-Node-Life: {life}\r\n");
+    let (owned, unowned) = (format!("{json}Forebay-Job-Epoch: 1\r\n"), format!("{json}Forebay-Job-Epoch: 7\r\n"));
+    let long = format!("{json}Content-Length: 2000000\r\n");
+    let job = s.job_path();
+    let refusals = [
+        (format!("PUT {job}"), text, "unsupported_media_type"),
+        (format!("PUT {job}"), &long, "too_large"),
+        ("PUT /v1/jobs/a%2Fb".to_owned(), json, "bad_request"),
+        (format!("POST {job}/lease"), json, "epoch_required"),
+        (format!("POST {job}/lease"), &unowned, "bad_request"),
+        ("POST /v1/jobs/none/lease".to_owned(), &owned, "unknown_job"),
+        ("POST /v1/jobs/none/availability".to_owned(), json, "unknown_job"),
+        (format!("POST {job}/checkpoints/x/complete"), &owned, "bad_request"),
+        (format!("POST {job}/checkpoints/1/complete"), json, "epoch_required"),
+        ("PUT /v1/jobs/none/datasets/d".to_owned(), json, "unknown_job"),
+        (format!("POST {job}/datasets/none/fetch"), json, "unknown_dataset"),
+        (format!("POST {job}/datasets/d/acknowledge"), json, "life_required"),
+        (format!("POST {job}/datasets/none/acknowledge"), &written, "unknown_dataset"),
+        (format!("POST {}/attempts", s.partition(9)), json, "unknown_partition"),
+        (format!("POST {}/attempts", s.partition(0)), &unowned, "bad_request"),
+        (format!("POST {}/seal", s.attempt(0, "0.0")), json, "life_required"),
+        (format!("POST {}/seal", s.attempt(0, "0.9")), &written, "unknown_attempt"),
+        ("PUT /v1/nothing".to_owned(), json, "unknown_route"),
+        (format!("POST {job}"), json, "method_not_allowed"),
+    ];
+    for (line, more, code) in refusals {
+        assert_eq!(refused_before_the_body(&node, &line, more).await, code, "{line} {more}");
+    }
+    let node = Node::start_with(NodeOptions { admin_token: Some("0123456789abcdef"), ..NodeOptions::default() }).await;
+    assert_eq!(refused_before_the_body(&node, "PUT /v1/jobs/j", json).await, "unauthenticated");
+    assert_eq!(refused_before_the_body(&node, "PUT /v1/jobs/j", &format!("{json}Authorization: Bearer x\r\n")).await, "forbidden");
+}
+
+#[tokio::test]
+async fn a_writer_over_its_quota_is_told_before_it_sends() {
+    let node = strict().await;
+    let (s, life) = opened(&node, KINDS[3]).await;
+    let other = json!({ "owner_nonce": "other", "quota_bytes": 4, "take_over": true });
+    s.client.put(&s.job_path(), other).await.success();
+    let line = format!("PUT {}?offset=0", s.append_path(0, "0.0", 0));
+    assert_eq!(refused_before_the_body(&node, &line, &format!("Forebay-Node-Life: {life}\r\n")).await, "over_quota");
+}
+
 #[tokio::test]
 async fn a_client_that_writes_all_before_it_reads_still_reads_why_it_was_refused() {
     let node = strict().await;

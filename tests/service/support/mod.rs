@@ -2,8 +2,10 @@
 
 pub(crate) mod client;
 pub(crate) mod frames;
+pub(crate) mod http_store;
 pub(crate) mod node;
 pub(crate) mod openapi;
+pub(crate) mod proxy;
 pub(crate) mod raw;
 pub(crate) mod scenario;
 

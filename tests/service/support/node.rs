@@ -6,10 +6,10 @@ use forebay::server::{Server, ServerConfig};
 use forebay::service::{LocalArbiter, PartitionService, RandomSource, ServiceConfig, ServiceParts, Stores, hash_token};
 use forebay::shutdown::Shutdown;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use store_api::{NodeId, NodeLife, SystemClock, TaskGroup};
+use store_api::{ByteBudget, Catalog, NodeId, NodeLife, SystemClock, TaskGroup};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -28,6 +28,10 @@ pub(crate) struct NodeOptions {
     pub(crate) has_media: bool,
     /// Whether the service is there from the start.
     pub(crate) is_started: bool,
+    /// What it is called.
+    pub(crate) node: &'static str,
+    /// A directory in place of an object store that several nodes share, catalog included.
+    pub(crate) shared_objects: Option<PathBuf>,
 }
 
 impl Default for NodeOptions {
@@ -42,6 +46,8 @@ impl Default for NodeOptions {
             object_budget_bytes: 64 << 20,
             has_media: true,
             is_started: true,
+            node: "node-1",
+            shared_objects: None,
         }
     }
 }
@@ -78,10 +84,12 @@ impl Node {
         let (tasks, shutdown, clock) = (TaskGroup::new(), Shutdown::new(), SystemClock::shared());
         let server = Server::bind(options.server.clone(), clock.clone()).await.expect("bound");
         let address = server.address();
-        let slot = Arc::new(OnceLock::new());
-        let service = if options.is_started { Some(start_service(directory.path(), &options, &tasks, address).await) } else { None };
-        if let Some(service) = &service {
-            assert!(slot.set(service.clone()).is_ok());
+        let (slot, memory) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
+        let mut service = None;
+        if options.is_started {
+            let (started, budgets) = start_service(directory.path(), &options, &tasks, address).await;
+            assert!(slot.set(started.clone()).is_ok() && memory.set(budgets).is_ok());
+            service = Some(started);
         }
         let parts = ApiParts {
             config: options.http.clone(),
@@ -90,7 +98,7 @@ impl Node {
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
             observer: Arc::new(NoObserver),
-            memory: None,
+            memory,
             health: Arc::new(Vec::new),
         };
         let served = tokio::spawn(server.serve(router(parts), shutdown.clone()));
@@ -99,6 +107,12 @@ impl Node {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Options for the next life of this node, on the same port.
+    pub(crate) fn restarted(&self) -> NodeOptions {
+        let server = ServerConfig { listen: self.address, ..ServerConfig::default() };
+        NodeOptions { server, ..NodeOptions::default() }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -133,8 +147,13 @@ impl Drop for Node {
     }
 }
 
-async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, address: SocketAddr) -> Arc<PartitionService> {
-    let (clock, node) = (SystemClock::shared(), NodeId::new("node-1").expect("an id"));
+async fn start_service(
+    directory: &Path,
+    options: &NodeOptions,
+    tasks: &TaskGroup,
+    address: SocketAddr,
+) -> (Arc<PartitionService>, Vec<ByteBudget>) {
+    let (clock, node) = (SystemClock::shared(), NodeId::new(options.node).expect("an id"));
     let life = NodeLife::new(NEXT_LIFE.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(rand::random::<u32>()));
     let memory = store_memory::MemoryStore::open(
         store_memory::Config {
@@ -147,7 +166,9 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
         },
         store_memory::Environment { clock: clock.clone(), tasks: tasks.clone(), node: node.clone(), life },
     );
-    let mut stores = Stores { pipelined: Some(memory.await.expect("a memory store")), ..Stores::default() };
+    let memory = memory.await.expect("a memory store");
+    let mut budgets = vec![memory.budget()];
+    let mut stores = Stores { pipelined: Some(memory), ..Stores::default() };
     let config = store_disk::Config {
         write_budget_bytes: options.disk_budget_bytes,
         per_job_budget_bytes: options.disk_budget_bytes,
@@ -159,14 +180,19 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
     let environment = store_disk::Environment { clock: clock.clone(), tasks: tasks.clone(), node: node.clone(), life };
     let disk = store_disk::DiskStore::open(config, environment).expect("a disk store");
     let local_catalog = Arc::new(disk.catalog());
+    let mut shared_catalog = None;
     if options.has_media {
+        budgets.push(disk.budget());
         stores.blocking = Some(disk);
-        stores.durable = Some(object_store(directory, options, tasks, life).await);
+        let object = object_store(directory, options, tasks, life).await;
+        budgets.extend(object.budgets());
+        shared_catalog = options.shared_objects.is_some().then(|| Arc::new(object.catalog()) as Arc<dyn Catalog>);
+        stores.durable = Some(object);
     }
     let parts = ServiceParts {
         stores,
         local_catalog,
-        shared_catalog: None,
+        shared_catalog,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: tasks.clone(),
@@ -176,11 +202,11 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
         random: Arc::new(Random),
     };
     let config = ServiceConfig { admin_token_hash: options.admin_token.map(hash_token), ..options.service.clone() };
-    PartitionService::start(config, parts).await.expect("started")
+    (PartitionService::start(config, parts).await.expect("started"), budgets)
 }
 
 async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, life: NodeLife) -> Arc<store_object::ObjectStore> {
-    let path = directory.join("objects");
+    let path = options.shared_objects.clone().unwrap_or_else(|| directory.join("objects"));
     let store = store_object::StoreConfig::Directory(store_object::DirectoryConfig { path });
     let config = store_object::Config {
         memory_bytes: options.object_budget_bytes,
@@ -189,7 +215,11 @@ async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup
         inline_bytes: 4 << 10,
         ..store_object::Config::new(store)
     };
-    let environment =
-        store_object::Environment { clock: SystemClock::shared(), tasks: tasks.clone(), node: NodeId::new("node-1").expect("an id"), life };
+    let environment = store_object::Environment {
+        clock: SystemClock::shared(),
+        tasks: tasks.clone(),
+        node: NodeId::new(options.node).expect("an id"),
+        life,
+    };
     store_object::ObjectStore::open(config, environment).await.expect("an object store")
 }

@@ -197,11 +197,11 @@ impl<L: Clone> Buffer<L> {
         if start > self.tail {
             return Err(Misfit::Gap { tail: self.tail });
         }
-        if chunk.is_empty() {
-            return Ok(Fit::Repeat);
-        }
         if start < self.floor {
             return Err(Misfit::Gone { floor: self.floor });
+        }
+        if chunk.is_empty() {
+            return Ok(Fit::Repeat);
         }
         let end = start.checked_add(chunk.length()).ok_or(Misfit::TooLong { length: u64::MAX })?;
         let length = self.digest.length.saturating_add(end.since(self.tail));

@@ -193,10 +193,10 @@ proptest! {
                     }
                     let result = append(&mut buffer, at, &chunk(&bytes), order as u64);
                     let overlap = usize::try_from((plain.tail() - at).min(length)).unwrap();
-                    let expected = if bytes.is_empty() {
-                        Ok(0)
-                    } else if at < plain.floor {
+                    let expected = if at < plain.floor {
                         Err(Misfit::Gone { floor: Offset::new(plain.floor) })
+                    } else if bytes.is_empty() {
+                        Ok(0)
                     } else if plain.from(at)[..overlap] != bytes[..overlap] {
                         Err(Misfit::OtherBytes { tail: Offset::new(plain.tail()) })
                     } else {

@@ -86,6 +86,12 @@ impl MemoryStore {
         self.core.accounts.root().used_bytes()
     }
 
+    /// The memory of all jobs together.
+    #[must_use]
+    pub fn budget(&self) -> ByteBudget {
+        self.core.accounts.root().clone()
+    }
+
     /// Reservations that wait for room now. For metrics.
     #[must_use]
     pub fn n_waiting(&self) -> u64 {

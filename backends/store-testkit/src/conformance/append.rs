@@ -149,6 +149,24 @@ pub async fn an_empty_chunk_changes_nothing(stage: Stage) {
     one.assert_holds(1, 3).await;
 }
 
+/// A chunk without bytes is refused where one with bytes would be: it tells whether an append may
+/// start there.
+pub async fn an_empty_chunk_is_checked_like_any_other(stage: Stage) {
+    let (_instance, one) = open_one(&stage, 2).await;
+    one.write(0, 0, 10).await;
+    for start in [11, 1 << 40, u64::MAX] {
+        let gap = one.put(0, Some(start), Bytes::new()).await;
+        assert_refused!(gap, StoreErrorKind::OffsetMismatch { expected } if expected == Offset::new(10));
+    }
+    for start in [0, 5, 10] {
+        assert_eq!(one.put(0, Some(start), Bytes::new()).await.expect("it may start there").new_bytes, 0);
+    }
+    assert_refused!(one.put(2, Some(0), Bytes::new()).await, StoreErrorKind::NoSuchSubpartition { count: 2 });
+    one.seal().await;
+    assert_refused!(one.put(0, Some(10), Bytes::new()).await, StoreErrorKind::AlreadySealed);
+    one.assert_holds(0, 10).await;
+}
+
 /// Chunks on both sides of usual buffer sizes come back whole.
 pub async fn chunk_sizes_around_boundaries_come_back_whole(stage: Stage) {
     const KIB: u64 = 1024;

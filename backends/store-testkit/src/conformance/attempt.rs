@@ -9,7 +9,7 @@ use store_api::{Arbitration, AttemptId, AttemptState, DatasetSpec, ReleaseScope,
 /// An aborted attempt takes nothing and shows nothing; aborting again is a success.
 pub async fn an_aborted_attempt_is_at_its_end(stage: Stage) {
     let instance = stage.fresh().await;
-    for is_prepared in [false, true] {
+    for is_prepared in [false, true].into_iter().filter(|is_prepared| !is_prepared || stage.reach().prepares) {
         let one = Attempt::opened(&instance.store, attempt(u64::from(is_prepared), 0, 0), spec(stage.kind(), 2)).await;
         one.write(0, 0, 1000).await;
         if is_prepared {
@@ -34,7 +34,7 @@ pub async fn aborting_gives_storage_back(stage: Stage) {
     for number in 0..5 {
         let one = Attempt::opened(&instance.store, attempt(0, 0, number), spec(stage.kind(), 2)).await;
         one.write(0, 0, 200_000).await;
-        if number % 2 == 1 {
+        if number % 2 == 1 && stage.reach().prepares {
             one.prepare().await.expect("it can be prepared");
         }
         one.store.abort(&one.key).await.expect("it can be aborted");
@@ -152,7 +152,9 @@ pub async fn a_newer_generation_fences_lower_ones(stage: Stage) {
     newer.write(0, 0, 50).await;
     let fence = ReleaseScope::GenerationsBelow { partition: partition(0), by: AttemptId::new(4, 2) };
     let report = instance.store.release(fence.clone()).await.expect("lower generations can be fenced");
-    assert_eq!(report.n_attempts, 3);
+    if stage.reach().releases_attempts {
+        assert_eq!(report.n_attempts, 3);
+    }
     for one in &lower {
         let by = AttemptId::new(4, 2);
         assert_refused!(one.open().await, StoreErrorKind::Fenced { by: found } if found == by);

@@ -272,7 +272,7 @@ pub async fn callers_that_leave_can_come_back(stage: Stage) {
             soon("the append", one.write(0, start, 10_000)).await;
         }
         cancelled_after(&clock, polls(2), one.prepare()).await;
-        if round % 5 == 4 {
+        if round % 5 == 4 && stage.reach().prepares {
             cancelled_after(&clock, polls(4), one.store.abort(&one.key)).await;
             soon("the abort", one.store.abort(&one.key)).await.expect("aborting can be repeated");
             continue;

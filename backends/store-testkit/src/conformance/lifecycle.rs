@@ -36,7 +36,9 @@ pub async fn open_is_idempotent(stage: Stage) {
     assert_eq!(again, one.tails().await.expect("an open attempt has tails"));
     assert_eq!((one.tail(0).await, one.tail(1).await, one.tail(2).await), (10, 0, 1000));
     one.prepare().await.expect("it can be prepared");
-    assert_eq!(one.open().await.expect("a prepared attempt says so").state, AttemptState::Prepared);
+    if stage.reach().prepares {
+        assert_eq!(one.open().await.expect("a prepared attempt says so").state, AttemptState::Prepared);
+    }
     one.publish().await.expect("it can be published");
     assert_eq!(one.open().await.expect("a sealed attempt says so").state, AttemptState::Sealed);
     one.assert_holds(2, 1000).await;
@@ -103,7 +105,9 @@ pub async fn stat_tells_state_and_bytes(stage: Stage) {
     one.write(3, 0, 1).await;
     assert_eq!(stat().await.expect("it is known"), (AttemptState::Open, 701));
     one.prepare().await.expect("it can be prepared");
-    assert_eq!(stat().await.expect("it is known"), (AttemptState::Prepared, 701));
+    if stage.reach().prepares {
+        assert_eq!(stat().await.expect("it is known"), (AttemptState::Prepared, 701));
+    }
     one.publish().await.expect("it can be published");
     assert_eq!(stat().await.expect("it is known"), (AttemptState::Sealed, 701));
 }
@@ -147,7 +151,9 @@ pub async fn locate_finds_sealed_content_only(stage: Stage) {
     one.write(0, 0, 10).await;
     assert_eq!(locate_at(&one, 0).await, None, "an open attempt is not content");
     one.prepare().await.expect("it can be prepared");
-    assert_eq!(locate_at(&one, 0).await, None, "a prepared attempt is not content");
+    if stage.reach().prepares {
+        assert_eq!(locate_at(&one, 0).await, None, "a prepared attempt is not content");
+    }
     one.publish().await.expect("it can be published");
     assert_eq!(locate_at(&one, 0).await, Some(one.key.attempt));
     assert_eq!(locate_at(&one, 1).await, Some(one.key.attempt));

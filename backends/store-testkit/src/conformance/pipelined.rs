@@ -258,6 +258,7 @@ pub async fn the_floor_is_the_minimum_over_groups(stage: Stage) {
     let earlier = acknowledge(&one, "h", &[(0, 50)]).await.expect("an earlier offset changes nothing");
     assert_eq!((earlier.freed_bytes, floor_of(&one, 0).await), (0, 100));
     assert_refused!(one.put(0, Some(50), one.bytes(0, 50, 10)).await, StoreErrorKind::BelowFloor { floor } if floor.get() == 100);
+    assert_refused!(one.put(0, Some(50), Bytes::new()).await, StoreErrorKind::BelowFloor { floor } if floor.get() == 100);
     one.write(0, 250, 100).await;
     one.seal().await;
     assert_same(&one.read(0, 100, None).await.expect("it is held"), &one.bytes(0, 100, 250));
