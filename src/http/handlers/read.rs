@@ -101,7 +101,7 @@ pub(in crate::http) async fn read(
         Err(error) => return asked.refuse(&error, &uri),
     };
     let digest = readable.digest.ok_or(ServiceError::from(ServiceErrorKind::NotSealed))?;
-    let plan = Plan::of(&headers, digest, readable.attempt)?;
+    let plan = Plan::of(&headers, digest, &readable)?;
     let Plan::Send { range, is_part } = plan else { return plan.without_body(digest, &readable) };
     let call = ReadCall {
         attempt: Some(readable.attempt),
@@ -117,8 +117,8 @@ pub(in crate::http) async fn read(
     let status = if is_part { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let mut response = (status, body).into_response();
     describe(response.headers_mut(), readable.attempt, readable.class);
-    validate(response.headers_mut(), digest, readable.attempt);
-    size(response.headers_mut(), &range, is_part.then_some(digest.length));
+    validate(response.headers_mut(), digest, &readable);
+    size(response.headers_mut(), &range, is_part.then_some(readable.end.get()));
     Ok(response)
 }
 
@@ -135,7 +135,7 @@ pub(in crate::http) async fn head(
         Err(error) => return asked.refuse(&error, &uri),
     };
     let Some(digest) = readable.digest else { return open_head(&asked, &readable) };
-    let plan = Plan::of(&headers, digest, readable.attempt)?;
+    let plan = Plan::of(&headers, digest, &readable)?;
     plan.without_body(digest, &readable)
 }
 
@@ -159,17 +159,18 @@ enum Plan {
 }
 
 impl Plan {
-    fn of(headers: &HeaderMap, digest: Digest, attempt: AttemptId) -> Answer<Self> {
-        let tag = entity_tag(digest, attempt);
+    fn of(headers: &HeaderMap, digest: Digest, readable: &Readable) -> Answer<Self> {
+        let tag = entity_tag(digest, readable.attempt);
+        let length = readable.end.get();
         if text_header(headers, &IF_NONE_MATCH)?.is_some_and(|held| matches_any(held, &tag)) {
             return Ok(Self::NotModified);
         }
         let counts = text_header(headers, &IF_RANGE)?.is_none_or(|held| held.trim() == tag);
         let range = text_header(headers, &RANGE)?.filter(|_| counts);
-        match range.map_or(Wanted::Whole, |range| wanted(range, digest.length)) {
-            Wanted::Whole => Ok(Self::Send { range: 0..digest.length, is_part: false }),
+        match range.map_or(Wanted::Whole, |range| wanted(range, length)) {
+            Wanted::Whole => Ok(Self::Send { range: 0..length, is_part: false }),
             Wanted::Part(range) => Ok(Self::Send { range, is_part: true }),
-            Wanted::Outside => Err(ServiceError::from(ServiceErrorKind::RangeNotSatisfiable { end: Offset::new(digest.length) }).into()),
+            Wanted::Outside => Err(ServiceError::from(ServiceErrorKind::RangeNotSatisfiable { end: readable.end }).into()),
         }
     }
 
@@ -182,9 +183,9 @@ impl Plan {
         };
         let mut response = status.into_response();
         describe(response.headers_mut(), readable.attempt, readable.class);
-        validate(response.headers_mut(), digest, readable.attempt);
+        validate(response.headers_mut(), digest, readable);
         if let Self::Send { range, is_part } = self {
-            size(response.headers_mut(), range, is_part.then_some(digest.length));
+            size(response.headers_mut(), range, is_part.then_some(readable.end.get()));
         }
         Ok(response)
     }
@@ -212,9 +213,12 @@ pub(in crate::http) fn describe(names: &mut HeaderMap, attempt: AttemptId, class
     set(names, HeaderName::from_static(CLASS), &map::class(class).text());
 }
 
-fn validate(names: &mut HeaderMap, digest: Digest, attempt: AttemptId) {
-    set(names, ETAG, &entity_tag(digest, attempt));
-    set(names, REPR_DIGEST, &format!("crc32c=:{}:", encode_base64(digest.crc.get().to_be_bytes())));
+fn validate(names: &mut HeaderMap, digest: Digest, readable: &Readable) {
+    set(names, ETAG, &entity_tag(digest, readable.attempt));
+    // Content that starts above 0 has no digest of the bytes from 0 on.
+    if readable.start == Offset::ZERO {
+        set(names, REPR_DIGEST, &format!("crc32c=:{}:", encode_base64(digest.crc.get().to_be_bytes())));
+    }
     set(names, ACCEPT_RANGES, "bytes");
 }
 
@@ -276,9 +280,39 @@ mod tests {
 
     const DIGEST: Digest = Digest { length: 9, crc: Crc32c::new(0xe306_9283) };
 
+    /// Content whose first byte is at `start`.
+    fn readable(start: u64) -> Readable {
+        Readable {
+            attempt: AttemptId::new(0, 1),
+            digest: Some(DIGEST),
+            start: Offset::new(start),
+            floor: Offset::new(start),
+            end: Offset::new(start + DIGEST.length),
+            class: ClassAchieved {
+                class: store_api::StoreClass::Pipelined,
+                durability: store_api::Durability::Volatile,
+                sync: store_api::SyncLevel::None,
+                scope: store_api::Scope::NodeLife,
+            },
+            location: Location { node: NodeId::new("n").expect("an id"), life: NodeLife::new(1), url: "http://n".into() },
+        }
+    }
+
+    #[test]
+    fn content_that_starts_above_0_has_absolute_offsets_and_no_digest_of_the_whole() {
+        let map = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=72-74"))]);
+        let plan = Plan::of(&map, DIGEST, &readable(70));
+        assert!(matches!(plan, Ok(Plan::Send { range, is_part: true }) if range == (72..75)));
+        for (start, has_digest) in [(0, true), (70, false)] {
+            let mut names = HeaderMap::new();
+            validate(&mut names, DIGEST, &readable(start));
+            assert_eq!((names.contains_key(REPR_DIGEST), names.contains_key(ETAG)), (has_digest, true));
+        }
+    }
+
     fn plan(pairs: &[(HeaderName, &'static str)]) -> Option<(Range<u64>, bool)> {
         let map = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
-        match Plan::of(&map, DIGEST, AttemptId::new(0, 1)) {
+        match Plan::of(&map, DIGEST, &readable(0)) {
             Ok(Plan::Send { range, is_part }) => Some((range, is_part)),
             _ => None,
         }

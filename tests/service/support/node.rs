@@ -167,6 +167,7 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
         stores,
         local_catalog,
         shared_catalog: None,
+        medium: None,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: tasks.clone(),
