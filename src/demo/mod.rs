@@ -226,7 +226,7 @@ mod tests {
     fn the_undisturbed_run_of_each_kind_comes_before_its_faults() {
         let planned = plan(&arguments(Vec::new(), false));
         for kind in Kind::ALL {
-            let faults: Vec<Fault> = planned.iter().filter(|(planned, _)| planned == kind).map(|(_, fault)| *fault).collect();
+            let faults: Vec<Fault> = planned.iter().filter(|(planned, _)| *planned == kind).map(|(_, fault)| *fault).collect();
             assert_eq!(faults.first(), Some(&Fault::None), "{}", kind.name());
             assert_eq!(faults.len(), 1 + kind.faults().len(), "{}", kind.name());
         }

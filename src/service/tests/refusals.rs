@@ -3,6 +3,7 @@
 use super::bench::*;
 use crate::service::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store_api::*;
@@ -165,16 +166,16 @@ async fn refuse_access_and_class(seen: &mut Seen) {
     seen.note("forbidden", node.service.authorize(Need::Job(&id("other")), Some(&token)).await);
     let parts = ServiceParts {
         stores: Stores::default(),
-        local_catalog: std::sync::Arc::new(TestCatalog::default()),
+        local_catalog: Arc::new(TestCatalog::default()),
         shared_catalog: None,
         medium: None,
-        arbiter: std::sync::Arc::new(LocalArbiter::new()),
+        arbiter: Arc::new(LocalArbiter::new()),
         clock: node.clock.clone(),
         tasks: TaskGroup::new(),
         node: NodeId::new("bare").unwrap(),
         life: NodeLife::new(1),
         url: String::new(),
-        random: std::sync::Arc::new(Fixed),
+        random: Arc::new(Fixed),
     };
     let bare = PartitionService::start(ServiceConfig::default(), parts).await.unwrap();
     bare.put_job(&id("j"), JobRequest::default()).await.unwrap();
