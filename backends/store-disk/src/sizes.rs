@@ -1,8 +1,11 @@
 //! Lengths of the data files, and their sums by directory.
 
-use crate::core::FileAt;
+use crate::layout::FileId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+
+/// A data file: index of its directory, and its name.
+type FileAt = (usize, FileId);
 
 /// What lies in each data directory.
 #[derive(Debug)]
@@ -49,7 +52,6 @@ impl FileSizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::FileId;
 
     #[test]
     fn sums_follow_files_that_grow_and_go() {
