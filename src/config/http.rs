@@ -15,9 +15,17 @@ section! {
         /// Address and port. Port 0 takes any free one. An address that others can reach is refused
         /// without tokens and TLS (see auth.insecure).
         listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
-        /// Most connections at a time; further ones wait in the kernel. Stay well below the limit of
-        /// open files.
-        max_connections: usize = 4096;
+        /// Memory for bytes that peers have sent and no call has taken yet; 10 % of node.memory when it
+        /// is left out. A connection may hold max_streams x stream_window of it, and 64KiB at the least.
+        budget: Option<ByteSize> = None;
+        /// Most connections at a time; further ones wait in the kernel. As many as the budget holds,
+        /// from 16 to 4096, when it is left out. Stay well below the limit of open files.
+        max_connections: Option<usize> = None;
+        /// HTTP/2: requests of one connection at a time.
+        max_streams: u32 = 32;
+        /// HTTP/2: bytes that a peer may send ahead on one stream. The window of the connection is
+        /// max_streams times as large, so that no stream that waits can stop the others.
+        stream_window: ByteSize = ByteSize::kib(16);
         /// Most requests at a time, waiting reads and event streams included; more are refused.
         max_requests: usize = 8192;
         /// Longest TLS handshake: silent clients do not keep their place.
@@ -36,8 +44,9 @@ section! {
         seal_timeout: TimeSpan = TimeSpan::secs(600);
         /// Time between two signs of life on a quiet event stream: below idle timeouts of proxies.
         event_keep_alive: TimeSpan = TimeSpan::secs(15);
-        /// Largest JSON document. A seal of 2^20 subpartitions has about 30 MiB.
-        max_document: ByteSize = ByteSize::mib(32);
+        /// Largest JSON document. 32MiB (a seal of 2^20 subpartitions has about 30), and on small nodes
+        /// what the memory for documents (5 % of node.memory) holds, when it is left out.
+        max_document: Option<ByteSize> = None;
         /// Whether /metrics needs the admin token. Off: scrapers rarely carry one, and no job is named
         /// in it.
         protect_metrics: bool = false;

@@ -17,5 +17,11 @@ section! {
         check_interval: TimeSpan = TimeSpan::secs(1);
         /// How long the end of a job is remembered, so that late calls hear "released" or "expired".
         memory_of_ended: TimeSpan = TimeSpan::secs(86_400);
+        /// Time between two looks for what dead jobs left in the object store: unfinished uploads,
+        /// attempts that were never sealed, objects of ended jobs. One listing per job there.
+        orphan_interval: TimeSpan = TimeSpan::secs(600);
+        /// How long a job must have been found dead, or nobody have heard of it, before that is taken
+        /// away. Never shorter than the default lease; leases that jobs were given stretch it.
+        orphan_grace: TimeSpan = TimeSpan::secs(600);
     }
 }

@@ -6,14 +6,22 @@ use super::units::{ByteSize, TimeSpan};
 section! {
     /// How much one call or one job may ask for, and how long calls of the stores may take.
     Limits {
-        /// Largest payload of a frame. Memory is reserved for it before it is read.
-        max_frame: ByteSize = ByteSize::mib(4);
-        /// Raw appends up to this size are stored wholly or not at all.
-        atomic_append: ByteSize = ByteSize::mib(8);
+        /// Largest payload of a frame. Memory is reserved for it before it is read. 4MiB, and on small
+        /// nodes half of the smallest store budget, when it is left out.
+        max_frame: Option<ByteSize> = None;
+        /// Raw appends up to this size are stored wholly or not at all. 8MiB, and on small nodes half
+        /// of the smallest store budget, when it is left out.
+        atomic_append: Option<ByteSize> = None;
         /// Size of the chunks that raw appends are cut into.
         chunk: ByteSize = ByteSize::mib(1);
         /// Longest wait for memory before a body is read: bridges a spill, below client timeouts.
         append_patience: TimeSpan = TimeSpan::secs(10);
+        /// Memory for bytes on their way to readers, from disk, spill files and the object store; 10 % of
+        /// node.memory when it is left out. When it is short a reader gets a 512th of it at a time
+        /// (64KiB or one block at the least), so that slow readers do not keep the others out.
+        read_budget: Option<ByteSize> = None;
+        /// Longest wait of a reader for its share of it; the reader is then told when to come again.
+        read_patience: TimeSpan = TimeSpan::secs(10);
         /// Longest wait of a read for the next byte of an open partition: below proxy timeouts.
         max_tail_wait: TimeSpan = TimeSpan::secs(60);
         /// Most payload of one batch read.

@@ -22,6 +22,14 @@ pub struct Sources {
 /// Reads, merges and validates. Blocking. Errors: everything that is wrong, at once; a file that
 /// is not TOML is a problem of its own.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+    let (config, mut problems) = merged(sources)?;
+    problems.extend(validate::problems(&config));
+    if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+}
+
+/// Reads and merges; what cannot be read is a problem and keeps its default. Errors: a file that
+/// cannot be read at all.
+pub(super) fn merged(sources: &Sources) -> Result<(Config, Vec<String>), ConfigError> {
     let mut problems = Vec::new();
     let (mut table, base) = match &sources.file {
         Some(path) => (read_file(path)?, Config::default()),
@@ -40,8 +48,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         set(&mut table, path, value.clone(), &mut problems);
     }
     let config = Config::read(table, "", &mut problems);
-    problems.extend(validate::problems(&config));
-    if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+    Ok((config, problems))
 }
 
 fn read_file(path: &std::path::Path) -> Result<Table, ConfigError> {

@@ -10,7 +10,7 @@ section! {
     Memory {
         /// Whether this node keeps pipelined partitions; refused when not.
         enabled: bool = true;
-        /// Memory for all jobs; 50 % of node.memory when it is left out.
+        /// Memory for all jobs; 40 % of node.memory when it is left out.
         budget: Option<ByteSize> = None;
         /// Memory for one job; all of it when it is left out: a single job may use an idle node.
         job_budget: Option<ByteSize> = None;
@@ -53,7 +53,7 @@ section! {
         /// What an acknowledged seal survives: full (data and index synced: a power cut), data (a power
         /// cut may forget the newest seals), none (kill -9 only).
         sync: Sync = Sync::Full;
-        /// Memory for bytes on their way to disk; 20 % of node.memory when it is left out.
+        /// Memory for bytes on their way to disk; 15 % of node.memory when it is left out.
         budget: Option<ByteSize> = None;
         /// The same for one job; all of it when it is left out.
         job_budget: Option<ByteSize> = None;
@@ -67,8 +67,8 @@ section! {
         lane_patience: TimeSpan = TimeSpan::secs(30);
         /// Files kept open for reading.
         open_files: usize = 256;
-        /// Block cache of the index.
-        index_cache: ByteSize = ByteSize::mib(16);
+        /// Block cache of the index. 16MiB, or 3 % of node.memory if that is less, when it is left out.
+        index_cache: Option<ByteSize> = None;
     }
 }
 
@@ -96,11 +96,9 @@ section! {
         kind: ObjectKind = ObjectKind::None;
         /// Put in front of every key. Nodes that belong together share it; others must not.
         prefix: String = "forebay".to_owned();
-        /// Memory for bytes that the object store has not accepted yet; 15 % of node.memory when it is
+        /// Memory for bytes that the object store has not accepted yet; 10 % of node.memory when it is
         /// left out.
         budget: Option<ByteSize> = None;
-        /// Memory for bytes on their way to readers; 5 % of node.memory when it is left out.
-        read_budget: Option<ByteSize> = None;
         /// Size of the first parts of an upload; parts grow with the partition. At least 5MiB in clouds.
         part_size: ByteSize = ByteSize::mib(8);
         /// Parts of one attempt that are uploaded side by side.

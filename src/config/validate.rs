@@ -5,8 +5,10 @@ use std::path::{Component, Path, PathBuf};
 
 /// Largest chunk of every store; a frame is one chunk.
 const MAX_CHUNK: ByteSize = ByteSize::mib(16);
-/// Most that one read of the object store fetches at once.
-const OBJECT_READ: ByteSize = ByteSize::mib(4);
+/// Smallest window of an HTTP/2 stream: smaller ones cost more frames than bytes.
+const MIN_STREAM_WINDOW: ByteSize = ByteSize::kib(4);
+/// Largest window that HTTP/2 knows (RFC 9113, 6.9.1).
+const MAX_WINDOW: ByteSize = ByteSize::new((1 << 31) - 1);
 /// Smallest part of an upload that the cloud stores take.
 const MIN_CLOUD_PART: ByteSize = ByteSize::mib(5);
 
@@ -82,7 +84,9 @@ fn check_times(config: &Config, found: &mut Vec<String>) {
         ("object.answer_limit", config.object.answer_limit),
         ("lease.min", lease.min),
         ("lease.check_interval", lease.check_interval),
+        ("lease.orphan_interval", lease.orphan_interval),
         ("limits.append_patience", limits.append_patience),
+        ("limits.read_patience", limits.read_patience),
         ("limits.store_call", limits.store_call),
         ("limits.store_stall", limits.store_stall),
         ("shutdown.close", config.shutdown.close),
@@ -90,7 +94,13 @@ fn check_times(config: &Config, found: &mut Vec<String>) {
     for (name, _) in positive.iter().filter(|(_, span)| span.as_ms() == 0) {
         found.push(format!("{name}: must be longer than 0"));
     }
-    let ordered = [("lease.min", lease.min, "lease.default", lease.default), ("lease.default", lease.default, "lease.max", lease.max)];
+    let ordered = [
+        ("lease.min", lease.min, "lease.default", lease.default),
+        ("lease.default", lease.default, "lease.max", lease.max),
+        ("lease.default", lease.default, "lease.orphan_grace", lease.orphan_grace),
+        // A reader that is told to come again was not cut before.
+        ("limits.read_patience", limits.read_patience, "limits.store_stall", limits.store_stall),
+    ];
     for (low_name, low, high_name, high) in ordered {
         if low > high {
             found.push(format!("{low_name} ({low}) must not be longer than {high_name} ({high})"));
@@ -100,7 +110,8 @@ fn check_times(config: &Config, found: &mut Vec<String>) {
 
 fn check_numbers(config: &Config, found: &mut Vec<String>) {
     let positive = [
-        ("http.max_connections", config.http.max_connections),
+        ("http.max_connections", config.max_connections()),
+        ("http.max_streams", usize::try_from(config.http.max_streams).unwrap_or(usize::MAX)),
         ("http.max_requests", config.http.max_requests),
         ("disk.lanes", config.disk.lanes),
         ("disk.open_files", config.disk.open_files),
@@ -127,13 +138,16 @@ fn check_sizes(config: &Config, found: &mut Vec<String>) {
     };
     at_least("node.memory", config.node.memory, "its parts together", budgets.total());
     at_least("limits.chunk", limits.chunk, "one byte", ByteSize::new(1));
-    at_least("limits.max_frame", limits.max_frame, "one byte", ByteSize::new(1));
-    at_least("limits.atomic_append", limits.atomic_append, "limits.chunk", limits.chunk);
+    at_least("limits.max_frame", config.max_frame(), "one byte", ByteSize::new(1));
+    at_least("limits.atomic_append", config.atomic_append(), "limits.chunk", limits.chunk);
     at_least("limits.max_fetch", limits.max_fetch, "limits.chunk", limits.chunk);
-    at_least("the largest chunk of the stores", MAX_CHUNK, "limits.max_frame", limits.max_frame);
+    at_least("the largest chunk of the stores", MAX_CHUNK, "limits.max_frame", config.max_frame());
     at_least("the largest chunk of the stores", MAX_CHUNK, "limits.chunk", limits.chunk);
-    at_least("the memory for documents (5 % of node.memory)", budgets.documents, "http.max_document", config.http.max_document);
-    let largest_call = limits.max_frame.max(limits.atomic_append);
+    at_least("http.max_document", config.max_document(), "one KiB", ByteSize::kib(1));
+    at_least("the memory for documents (5 % of node.memory)", budgets.documents, "http.max_document", config.max_document());
+    let largest_piece = config.max_frame().max(limits.chunk);
+    at_least("limits.read_budget", budgets.reads, "limits.max_frame and limits.chunk", largest_piece);
+    let largest_call = config.max_frame().max(config.atomic_append());
     if config.memory.enabled {
         at_least("memory.budget", budgets.pipelined, "limits.max_frame and limits.atomic_append", largest_call);
         at_least("memory.job_budget", config.memory.job_budget.unwrap_or(budgets.pipelined), "the largest append", largest_call);
@@ -145,9 +159,28 @@ fn check_sizes(config: &Config, found: &mut Vec<String>) {
     if config.object.kind != ObjectKind::None {
         at_least("object.budget", budgets.durable, "limits.max_frame and limits.atomic_append", largest_call);
         at_least("object.budget", budgets.durable, "object.part_size", config.object.part_size);
-        at_least("object.read_budget", budgets.durable_reads, "one read of the object store", OBJECT_READ);
         at_least("object.part_size", config.object.part_size, "what clouds take", MIN_CLOUD_PART);
         at_least("64MiB, the largest part,", ByteSize::mib(64), "object.part_size", config.object.part_size);
+    }
+    check_windows(config, budgets, found);
+}
+
+/// What peers may send ahead, over all connections, lies inside its part of the memory.
+fn check_windows(config: &Config, budgets: Budgets, found: &mut Vec<String>) {
+    let (n_connections, window) = (config.max_connections(), config.connection_window());
+    if config.http.stream_window < MIN_STREAM_WINDOW {
+        found.push(format!("http.stream_window ({}) must be at least one page ({MIN_STREAM_WINDOW})", config.http.stream_window));
+    }
+    if window > MAX_WINDOW {
+        found.push(format!("http.max_streams and http.stream_window: a connection has a window of at most {MAX_WINDOW}, not {window}"));
+    }
+    let ahead = ByteSize::new(window.bytes().saturating_mul(n_connections as u64));
+    if ahead > budgets.connections {
+        found.push(format!(
+            "http.max_connections ({n_connections}) times max_streams x stream_window ({window} for each connection) is {ahead}, more than \
+             http.budget ({})",
+            budgets.connections
+        ));
     }
 }
 

@@ -75,7 +75,8 @@ pub struct DemoArguments {
     /// JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Directory for the nodes; a temporary one, removed afterwards, when it is left out
+    /// Directory for the nodes; each run of the demo makes a folder of its own in it, which stays when
+    /// the demo fails. A temporary one, removed afterwards, when it is left out
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
 }
@@ -92,19 +93,15 @@ pub async fn run(arguments: DemoArguments) -> Result<(), DemoError> {
         return Err(DemoError::new("the scale factor must be above 0 and at most 100"));
     }
     let clock = SystemClock::shared();
-    let scratch = match &arguments.directory {
-        Some(directory) => {
-            std::fs::create_dir_all(directory)?;
-            Scratch::Kept(directory.clone())
-        }
-        None => Scratch::Temporary(tempfile::tempdir()?),
-    };
+    let scratch = Scratch::make(arguments.directory.as_deref())?;
     note(&arguments, "computing the result without any shuffle");
     let started = clock.monotonic();
     let expected = workload::without_shuffle(arguments.scale)?;
     let report =
         Report::new(arguments.scale, arguments.producers, arguments.consumers, clock.monotonic().saturating_sub(started), &expected);
-    run_all(&arguments, &scratch, report, expected, &clock).await
+    run_all(&arguments, &scratch, report, expected, &clock).await?;
+    scratch.remove()?;
+    Ok(())
 }
 
 async fn run_all(
@@ -165,10 +162,75 @@ enum Scratch {
 }
 
 impl Scratch {
+    /// A new folder, in `parent` when there is one: what an earlier demo left there, or what another one
+    /// does there now, is not in the way.
+    fn make(parent: Option<&std::path::Path>) -> std::io::Result<Self> {
+        let Some(parent) = parent else { return tempfile::tempdir().map(Self::Temporary) };
+        std::fs::create_dir_all(parent)?;
+        let made = tempfile::Builder::new().prefix("demo-").tempdir_in(parent)?;
+        Ok(Self::Kept(made.keep()))
+    }
+
+    /// Removes the folder, with everything in it.
+    fn remove(self) -> std::io::Result<()> {
+        match self {
+            Self::Temporary(directory) => directory.close(),
+            Self::Kept(directory) => std::fs::remove_dir_all(directory),
+        }
+    }
+
     fn path(&self) -> &std::path::Path {
         match self {
             Self::Temporary(directory) => directory.path(),
             Self::Kept(directory) => directory,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demos_in_one_directory_do_not_meet_each_other_or_what_was_left_there() {
+        let parent = tempfile::tempdir().unwrap();
+        let parent = parent.path().join("not/there/yet");
+        std::fs::create_dir_all(parent.join("run-0/node")).unwrap();
+        let (one, two) = (Scratch::make(Some(&parent)).unwrap(), Scratch::make(Some(&parent)).unwrap());
+        assert_ne!(one.path(), two.path());
+        for scratch in [&one, &two] {
+            assert_eq!(scratch.path().parent(), Some(parent.as_path()));
+            assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "it is new");
+        }
+        let (kept, gone) = (one.path().to_owned(), two.path().to_owned());
+        two.remove().unwrap();
+        drop(one);
+        assert!(kept.is_dir() && !gone.exists(), "what failed stays to be looked at");
+        assert!(parent.join("run-0/node").is_dir(), "what is not the demo's is left alone");
+    }
+
+    #[test]
+    fn a_temporary_folder_goes_with_the_demo() {
+        let scratch = Scratch::make(None).unwrap();
+        let path = scratch.path().to_owned();
+        assert!(path.is_dir());
+        drop(scratch);
+        assert!(!path.exists());
+    }
+
+    fn arguments(kinds: Vec<Kind>, no_faults: bool) -> DemoArguments {
+        DemoArguments { scale: 0.1, producers: 2, consumers: 2, kinds, no_faults, json: true, directory: None }
+    }
+
+    #[test]
+    fn the_undisturbed_run_of_each_kind_comes_before_its_faults() {
+        let planned = plan(&arguments(Vec::new(), false));
+        for kind in Kind::ALL {
+            let faults: Vec<Fault> = planned.iter().filter(|(planned, _)| *planned == kind).map(|(_, fault)| *fault).collect();
+            assert_eq!(faults.first(), Some(&Fault::None), "{}", kind.name());
+            assert_eq!(faults.len(), 1 + kind.faults().len(), "{}", kind.name());
+        }
+        let calm = plan(&arguments(vec![Kind::Blocking], true));
+        assert_eq!(calm, [(Kind::Blocking, Fault::None)]);
     }
 }

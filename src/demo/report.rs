@@ -111,16 +111,17 @@ impl Report {
         self.rows.iter().filter(|row| !row.is_as_promised).count()
     }
 
-    /// Prints it on standard output.
+    /// Prints it on standard output: a table, or one JSON document with the same rows and nothing
+    /// else beside it.
     pub(crate) fn print(&self, as_json: bool) -> Result<(), DemoError> {
         let mut out = std::io::stdout().lock();
-        if as_json {
-            writeln!(out, "{}", serde_json::to_string_pretty(self)?)?;
-            return Ok(());
-        }
-        writeln!(out, "{}", self.table())?;
+        writeln!(out, "{}", self.text(as_json)?)?;
         out.flush()?;
         Ok(())
+    }
+
+    fn text(&self, as_json: bool) -> Result<String, DemoError> {
+        if as_json { Ok(serde_json::to_string_pretty(self)?) } else { Ok(self.table()) }
     }
 
     fn table(&self) -> String {
@@ -183,6 +184,30 @@ mod tests {
         assert!(!outcome(Fault::NodeRestarted, 1, None, true).is_as_promised);
         assert!(outcome(Fault::ProducerSuperseded, 1, Some(true), true).is_as_promised);
         assert!(!outcome(Fault::ProducerSuperseded, 1, Some(false), true).is_as_promised);
+    }
+
+    #[test]
+    fn the_json_form_is_one_document_with_the_rows_of_the_table() {
+        let mut report = Report::new(0.1, 2, 3, Duration::from_secs(1), &Sums::new());
+        report.add(outcome(Fault::None, 0, None, true));
+        report.add(outcome(Fault::ProducerSuperseded, 7, Some(true), true));
+        report.add(outcome(Fault::NodeRestarted, 9, None, false));
+        let text = report.text(true).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let rows = document["rows"].as_array().unwrap();
+        let table = report.text(false).unwrap();
+        let lines: Vec<&str> = table.lines().skip(4).collect();
+        assert_eq!((rows.len(), lines.len()), (3, 3), "{table}");
+        for (row, line) in rows.iter().zip(lines) {
+            let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+            assert_eq!((row["kind"].as_str(), row["fault"].as_str()), (Some(cells[0]), Some(cells[1])), "{line}");
+            assert_eq!(row["is_result_right"], cells[2] == "right", "{line}");
+            assert_eq!(row["recomputed_rows"].as_u64().map(|rows| rows.to_string()).as_deref(), Some(cells[5]), "{line}");
+            assert_eq!(row["is_as_promised"], cells[8].starts_with("kept"), "{line}");
+        }
+        assert_eq!(rows[1]["zombie_refused"], true);
+        assert!(rows[0].get("zombie_refused").is_none());
+        assert_eq!((document["n_producers"].as_u64(), document["n_consumers"].as_u64()), (Some(2), Some(3)));
     }
 
     #[test]

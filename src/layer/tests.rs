@@ -281,7 +281,7 @@ async fn what_hangs_is_answered_as_unavailable() {
     let refused = crate::test_time::hasten(&manual, layer.tails(&attempt_key(0))).await.unwrap_err();
     assert!(matches!(refused.kind(), StoreErrorKind::Unavailable { .. }));
     let stream = layer.read(read_request()).await.unwrap();
-    let chunks: Vec<_> = crate::test_time::hasten(&manual, stream.chunks.collect()).await;
+    let chunks: Vec<Result<bytes::Bytes, StoreError>> = crate::test_time::hasten(&manual, stream.chunks.collect()).await;
     assert!(chunks[0].is_ok() && chunks[1].as_ref().is_err_and(|error| matches!(error.kind(), StoreErrorKind::Unavailable { .. })));
     assert_eq!(chunks.len(), 2, "an error ends the stream");
 }
@@ -291,7 +291,7 @@ async fn a_batch_that_hangs_ends_every_item_where_it_stands() {
     let manual = Arc::new(ManualClock::new(0));
     let clock: SharedClock = manual.clone();
     let layer = each_layer(&Noting::new(Mood::Hangs, clock.clone()), &clock, &Arc::new(Metrics::new())).swap_remove(2);
-    let events: Vec<_> = crate::test_time::hasten(&manual, layer.fetch(vec![read_request(), read_request()]).collect()).await;
+    let events: Vec<FetchEvent> = crate::test_time::hasten(&manual, layer.fetch(vec![read_request(), read_request()]).collect()).await;
     let failed = events.iter().filter_map(|event| match event {
         FetchEvent::Failed { item, at, .. } => Some((*item, at.get())),
         FetchEvent::Data { .. } | FetchEvent::End { .. } => None,

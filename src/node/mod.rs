@@ -190,6 +190,7 @@ impl Running {
             stores: Stores { pipelined: stack.pipelined, blocking: stack.blocking, durable: stack.durable },
             local_catalog: stack.local_catalog,
             shared_catalog: stack.shared_catalog,
+            medium: stack.medium,
             arbiter: Arc::new(LocalArbiter::new()),
             clock: self.options.clock.clone(),
             tasks: self.tasks.clone(),

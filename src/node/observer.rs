@@ -4,6 +4,7 @@ use crate::http::{Answered, HttpObserver};
 use crate::metrics::{Metrics, PAGE_MEDIA_TYPE, Source};
 use crate::service::{Counters, PartitionService};
 use std::sync::Arc;
+use store_api::StoreClass;
 
 /// Tells the metrics about requests.
 pub(super) struct Observer {
@@ -51,6 +52,11 @@ const COUNTERS: &[(&str, &str, Read)] = &[
     ("over_quota", "Appends refused because of a quota", |c| c.over_quota.value()),
     ("overloaded", "Appends refused because memory was not free in time", |c| c.overloaded.value()),
     ("reaper_rounds", "Looks for leases that ran out", |c| c.reaper_rounds.value()),
+    ("orphan_sweeps", "Looks for what dead jobs left in the object store", |c| c.orphan_sweeps.value()),
+    ("orphan_sweeps_failed", "Such looks that failed", |c| c.orphan_sweeps_failed.value()),
+    ("orphan_objects", "Objects of dead jobs that were taken away", |c| c.orphan_objects.value()),
+    ("orphan_bytes", "Their bytes", |c| c.orphan_bytes.value()),
+    ("orphan_uploads", "Unfinished uploads of former lives that were ended", |c| c.orphan_uploads.value()),
     ("releases_put_off", "Releases that a store refused and that were put off", |c| c.releases_put_off.value()),
 ];
 
@@ -67,6 +73,22 @@ pub(super) fn service_sources(service: &Arc<PartitionService>) -> Vec<Source> {
         move || service.upgrade().map_or(0, |service| read(&service) as u64)
     };
     sources.push(Source::gauge("jobs", "Jobs that have not ended", ask(PartitionService::n_jobs)));
+    sources.push(Source::gauge(
+        "open_attempts",
+        "Attempts that can be written, or that a writer still holds",
+        ask(PartitionService::n_open_attempts),
+    ));
+    let sealed = Arc::downgrade(service);
+    sources.push(Source {
+        name: "sealed_attempts",
+        help: "Sealed attempts that are in force",
+        is_counter: false,
+        read: Box::new(move || {
+            let Some(service) = sealed.upgrade() else { return Vec::new() };
+            let classes = [StoreClass::Pipelined, StoreClass::Blocking, StoreClass::Durable];
+            classes.map(|class| (vec![("class", class.to_string())], service.n_sealed(class))).into()
+        }),
+    });
     sources.push(Source::gauge(
         "writes_running",
         "Frame streams, raw appends and seals under way",

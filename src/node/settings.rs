@@ -12,7 +12,10 @@ pub(super) fn server(config: &Config) -> ServerConfig {
     ServerConfig {
         listen: http.listen,
         tls: files.map(|(certificate, key)| TlsFiles { certificate, key }),
-        max_connections: http.max_connections,
+        max_connections: config.max_connections(),
+        h2_max_streams: http.max_streams,
+        // Validated: below 2 GiB.
+        h2_stream_window_bytes: u32::try_from(http.stream_window.bytes()).unwrap_or(u32::MAX),
         handshake_timeout: http.handshake_timeout.get(),
         head_timeout: http.head_timeout.get(),
         write_stall: http.read_stall.get(),
@@ -24,7 +27,7 @@ pub(super) fn server(config: &Config) -> ServerConfig {
 pub(super) fn http(config: &Config) -> HttpConfig {
     let http = &config.http;
     HttpConfig {
-        max_document_bytes: http.max_document.bytes(),
+        max_document_bytes: config.max_document().bytes(),
         document_budget_bytes: Budgets::of(config).documents.bytes(),
         max_requests: http.max_requests,
         body_stall: http.body_stall.get(),
@@ -45,9 +48,11 @@ pub(super) fn service(config: &Config, admin_token_hash: Option<[u8; 32]>) -> Se
         max_lease: lease.max.get(),
         reap_interval: lease.check_interval.get(),
         tombstone_time: lease.memory_of_ended.get(),
+        orphan_interval: lease.orphan_interval.get(),
+        orphan_grace: lease.orphan_grace.get(),
         append_patience: limits.append_patience.get(),
-        max_frame_bytes: limits.max_frame.bytes(),
-        atomic_append_bytes: limits.atomic_append.bytes(),
+        max_frame_bytes: config.max_frame().bytes(),
+        atomic_append_bytes: config.atomic_append().bytes(),
         chunk_bytes: limits.chunk.bytes(),
         max_tail_wait: limits.max_tail_wait.get(),
         max_fetch_items: limits.max_fetch_items,
@@ -100,6 +105,8 @@ mod tests {
             &mut lease_in.max,
             &mut lease_in.check_interval,
             &mut lease_in.memory_of_ended,
+            &mut lease_in.orphan_interval,
+            &mut lease_in.orphan_grace,
             &mut limits_in.append_patience,
             &mut limits_in.max_tail_wait,
         ];
@@ -122,14 +129,16 @@ mod tests {
             service.max_lease,
             service.reap_interval,
             service.tombstone_time,
+            service.orphan_interval,
+            service.orphan_grace,
             service.append_patience,
             service.max_tail_wait,
         ];
         for (seconds, time) in (1..).zip(arrived) {
             assert_eq!(time, Duration::from_secs(seconds));
         }
-        config.limits.max_frame = ByteSize::mib(1);
-        config.limits.atomic_append = ByteSize::mib(2);
+        config.limits.max_frame = Some(ByteSize::mib(1));
+        config.limits.atomic_append = Some(ByteSize::mib(2));
         config.limits.chunk = ByteSize::kib(3);
         config.limits.max_fetch = ByteSize::mib(4);
         let service = super::service(&config, None);

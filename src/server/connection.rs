@@ -62,7 +62,7 @@ impl Shared {
         let mut builder = Builder::new(StreamExecutor(self.streams.clone()));
         let config = &self.config;
         builder.http1().timer(TokioTimer::new()).header_read_timeout(config.head_timeout).max_buf_size(config.head_bytes);
-        let connection_window = config.h2_stream_window_bytes.saturating_mul(config.h2_max_streams).min(MAX_WINDOW);
+        let connection_window = config.h2_stream_window_bytes.saturating_mul(config.h2_max_streams).clamp(MIN_WINDOW, MAX_WINDOW);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -135,6 +135,8 @@ impl Shared {
     }
 }
 
+/// Window with which every HTTP/2 connection starts, in bytes; no setting makes it smaller.
+const MIN_WINDOW: u32 = (1 << 16) - 1;
 /// Largest window that HTTP/2 knows, in bytes.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 

@@ -61,7 +61,8 @@ pub struct ServerConfig {
     pub linger: Duration,
     /// How many bytes of a body that was refused early are read, at most.
     pub linger_bytes: u64,
-    /// HTTP/2: bytes that a client may send ahead on one stream.
+    /// HTTP/2: bytes that a client may send ahead on one stream. All connections together hold at most
+    /// `max_connections` x `h2_max_streams` x this (and 64 KiB a connection at the least).
     pub h2_stream_window_bytes: u32,
     /// HTTP/2: streams of one connection at a time.
     pub h2_max_streams: u32,
@@ -74,15 +75,15 @@ impl Default for ServerConfig {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7440)),
             tls: None,
-            max_connections: 4096,
+            max_connections: 256,
             handshake_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(30),
             head_bytes: 64 * 1024,
             write_stall: Duration::from_secs(30),
             linger: Duration::from_secs(5),
             linger_bytes: 16 * 1024 * 1024,
-            h2_stream_window_bytes: 1024 * 1024,
-            h2_max_streams: 128,
+            h2_stream_window_bytes: 16 * 1024,
+            h2_max_streams: 32,
             grace: Duration::from_secs(30),
         }
     }

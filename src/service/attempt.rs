@@ -9,9 +9,9 @@ use super::calls::{AttemptAddress, AttemptView, EventKind, OpenAttempt, Partitio
 use super::error::{FencedBy, ServiceError, ServiceErrorKind, ServiceResult};
 use super::events::Subject;
 use super::records::PartitionRecord;
-use super::registry::{Attempt, Dataset, Job, LiveAttempt, Partition};
+use super::registry::{Attempt, Counted, Dataset, Job, LiveAttempt, Partition};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use store_api::{
     AttemptId, AttemptState, AttemptTails, JobEpoch, NodeLife, Offset, OpenRequest, PartitionId, ReleaseScope, StoreErrorKind,
     SubpartitionIndex,
@@ -166,7 +166,8 @@ impl PartitionService {
         let key = dataset.attempt_key(partition, wanted);
         let request = OpenRequest { attempt: key.clone(), spec: dataset.spec.clone(), starts };
         let tails = store.open(request).await.map_err(|error| self.refine_at(job, dataset, partition, wanted, error.into()))?;
-        let registered = register(job, dataset, partition, wanted);
+        // Nobody can have appended to an attempt that is not registered: its tails are its starts.
+        let registered = register(job, dataset, partition, wanted, &tails.tails, &self.n_open_attempts);
         let alive = job.check_live().and_then(|()| dataset.check_live());
         let (live, is_new, fenced) = match alive.and(registered) {
             Ok(registered) => registered,
@@ -376,7 +377,14 @@ pub(super) fn end_attempt(dataset: &Dataset, partition: PartitionId, id: Attempt
 type Registered = (Arc<LiveAttempt>, bool, Vec<AttemptId>);
 
 /// Enters an opened attempt. Answers the attempts that it fences. Errors: what has happened since.
-fn register(job: &Arc<Job>, dataset: &Arc<Dataset>, partition: PartitionId, wanted: AttemptId) -> ServiceResult<Registered> {
+fn register(
+    job: &Arc<Job>,
+    dataset: &Arc<Dataset>,
+    partition: PartitionId,
+    wanted: AttemptId,
+    starts: &[(SubpartitionIndex, Offset)],
+    n_open: &Arc<AtomicUsize>,
+) -> ServiceResult<Registered> {
     let mut partitions = dataset.partitions.write();
     let known = partitions.entry(partition.get()).or_insert_with(|| dataset.untouched());
     match known.opening(dataset, wanted)? {
@@ -398,7 +406,8 @@ fn register(job: &Arc<Job>, dataset: &Arc<Dataset>, partition: PartitionId, want
             }
         }
     }
-    let live = LiveAttempt::new(dataset.attempt_key(partition, wanted), job.clone(), dataset.clone());
+    let counted = Counted::new(n_open);
+    let live = LiveAttempt::new(dataset.attempt_key(partition, wanted), job.clone(), dataset.clone(), starts.to_vec(), counted);
     known.attempts.push(Attempt { number: wanted.attempt, state: AttemptState::Open, bytes: 0, live: Some(live.clone()) });
     known.by = known.by.max(wanted.attempt);
     Ok((live, true, fenced))

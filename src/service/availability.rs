@@ -180,7 +180,8 @@ impl PartitionService {
                 view.sent = dataset.is_pipelined().then(|| offset_of(&stat.sent, stored));
             }
         }
-        if let (Some(stored), None) = (stored, view.end)
+        // A sealed pipelined attempt need not start at 0: its tail, not its length, is its end.
+        if let Some(stored) = stored.filter(|_| view.end.is_none() || dataset.is_pipelined())
             && let Ok(tails) = store.tails(&key).await
         {
             view.end = Some(offset_of(&tails.tails, stored));

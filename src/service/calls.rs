@@ -329,6 +329,9 @@ pub struct Readable {
     pub attempt: AttemptId,
     /// Length and checksum of the subpartition; `None` while the attempt is open.
     pub digest: Option<Digest>,
+    /// First byte of the content: 0, or where the attempt was opened to start. The digest covers
+    /// `[start, end)`.
+    pub start: Offset,
     /// First byte still held.
     pub floor: Offset,
     /// End of the content, or the present tail of an open attempt.

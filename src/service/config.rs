@@ -53,6 +53,12 @@ pub struct ServiceConfig {
     pub release_backoff: Duration,
     /// Longest wait between two tries of a release. 60 s.
     pub max_release_backoff: Duration,
+    /// Time between two looks for what dead jobs left on a shared medium. 10 min: each look costs one
+    /// listing per job there.
+    pub orphan_interval: Duration,
+    /// How long a job must have been found dead before what it left there is taken away. 10 min:
+    /// longer than any write can be under way. Never shorter than a lease, whatever stands here.
+    pub orphan_grace: Duration,
     /// Longest time a seal that has begun keeps trying an arbiter that does not answer. 10 s.
     pub seal_patience: Duration,
     /// SHA-256 of the admin token; `None` turns tokens off: everyone may do everything.
@@ -86,6 +92,8 @@ impl Default for ServiceConfig {
             shared_record_age: Duration::from_secs(5),
             release_backoff: Duration::from_secs(1),
             max_release_backoff: Duration::from_secs(60),
+            orphan_interval: Duration::from_mins(10),
+            orphan_grace: Duration::from_mins(10),
             seal_patience: Duration::from_secs(10),
             admin_token_hash: None,
         }

@@ -60,4 +60,14 @@ pub struct Counters {
     pub reaper_rounds: Counter,
     /// Releases that a store refused and that were put off.
     pub releases_put_off: Counter,
+    /// Looks for orphans on the shared medium.
+    pub orphan_sweeps: Counter,
+    /// Looks for orphans that failed.
+    pub orphan_sweeps_failed: Counter,
+    /// Objects of dead jobs that were taken away.
+    pub orphan_objects: Counter,
+    /// Their bytes.
+    pub orphan_bytes: Counter,
+    /// Unfinished uploads of former lives that were ended.
+    pub orphan_uploads: Counter,
 }

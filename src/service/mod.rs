@@ -14,7 +14,8 @@
 //! | `read`, `fetch` | one range, many | `recover` | what a start finds, and what is in force |
 //! | `acknowledge` | floors, checkpoints | `events` | the ring of events per job |
 //! | `availability` | states, listings | `auth` | tokens |
-//! | `release` | job, dataset, partition | `counters` | what is counted |
+//! | `release` | job, dataset, partition | `orphans` | what dead jobs left on a shared medium |
+//! | | | `counters` | what is counted |
 //!
 //! Values of calls stand in [`calls`], refusals in [`error`], limits in [`config`].
 //!
@@ -41,6 +42,7 @@ pub mod events;
 pub mod fetch;
 pub mod job;
 pub mod lease;
+pub mod orphans;
 pub mod read;
 pub mod reaper;
 mod records;
@@ -60,11 +62,12 @@ pub use config::ServiceConfig;
 pub use counters::Counters;
 pub use error::{FencedBy, ServiceError, ServiceErrorKind, ServiceResult};
 
+use orphans::Suspects;
 use reaper::Backlog;
 use registry::Registry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use store_api::{Catalog, NodeId, NodeLife, SharedClock, SharedStore, StoreClass, TaskGroup};
+use store_api::{Catalog, NodeId, NodeLife, SharedClock, SharedMedium, SharedStore, StoreClass, TaskGroup};
 use tokio::sync::{oneshot, watch};
 
 /// Draws numbers that nobody can guess: incarnations and tokens.
@@ -109,11 +112,13 @@ pub struct ServiceParts {
     pub local_catalog: Arc<dyn Catalog>,
     /// Catalog in the object store.
     pub shared_catalog: Option<Arc<dyn Catalog>>,
+    /// The medium of durable partitions, for taking away what dead jobs left on it.
+    pub medium: Option<Arc<dyn SharedMedium>>,
     /// Decides seals of stores whose medium does not.
     pub arbiter: Arc<dyn SealArbiter>,
     /// Time.
     pub clock: SharedClock,
-    /// Background work: seals, appends under way, the reaper.
+    /// Background work: seals, appends under way, reaper and sweeper.
     pub tasks: TaskGroup,
     /// This node.
     pub node: NodeId,
@@ -132,6 +137,7 @@ pub struct PartitionService {
     stores: Stores,
     local_catalog: Arc<dyn Catalog>,
     shared_catalog: Option<Arc<dyn Catalog>>,
+    medium: Option<Arc<dyn SharedMedium>>,
     arbiter: Arc<dyn SealArbiter>,
     clock: SharedClock,
     tasks: TaskGroup,
@@ -142,7 +148,9 @@ pub struct PartitionService {
     creation: tokio::sync::Mutex<()>,
     draining: watch::Sender<bool>,
     n_writes: Arc<AtomicUsize>,
+    n_open_attempts: Arc<AtomicUsize>,
     backlog: Backlog,
+    suspects: tokio::sync::Mutex<Suspects>,
     counters: Counters,
     /// This service, for work that outlives the call that began it.
     myself: Weak<Self>,
@@ -156,7 +164,7 @@ impl std::fmt::Debug for PartitionService {
 
 impl PartitionService {
     /// Recovers every store, loads jobs, datasets and release records from the local catalog,
-    /// reconciles them (the catalog is the authority) and starts the reaper. Answers when the node
+    /// reconciles them (the catalog is the authority) and starts reaper and sweeper. Answers when the node
     /// is ready to serve. Errors: those of stores and catalog; nothing is served then.
     pub async fn start(config: ServiceConfig, parts: ServiceParts) -> ServiceResult<Arc<Self>> {
         let location = Location { node: parts.node, life: parts.life, url: Arc::from(parts.url) };
@@ -166,6 +174,7 @@ impl PartitionService {
             stores: parts.stores,
             local_catalog: parts.local_catalog,
             shared_catalog: parts.shared_catalog,
+            medium: parts.medium,
             arbiter: parts.arbiter,
             clock: parts.clock,
             tasks: parts.tasks,
@@ -175,12 +184,15 @@ impl PartitionService {
             creation: tokio::sync::Mutex::new(()),
             draining: watch::Sender::new(false),
             n_writes: Arc::new(AtomicUsize::new(0)),
+            n_open_attempts: Arc::new(AtomicUsize::new(0)),
             backlog: Backlog::default(),
+            suspects: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             myself: myself.clone(),
         });
         service.recover().await?;
         service.start_reaper();
+        service.start_sweeper();
         Ok(service)
     }
 
@@ -227,6 +239,24 @@ impl PartitionService {
         self.registry.n_live()
     }
 
+    /// Attempts that can be written, or that a writer still holds.
+    #[must_use]
+    pub fn n_open_attempts(&self) -> usize {
+        self.n_open_attempts.load(Ordering::Acquire)
+    }
+
+    /// Sealed attempts that are in force, by class. Asks every dataset for its count: short, no I/O.
+    #[must_use]
+    pub fn n_sealed(&self, class: StoreClass) -> u64 {
+        let jobs = self.registry.live_jobs();
+        let of_job = |job: &Arc<registry::Job>| {
+            let datasets = job.datasets.read();
+            let of_class = datasets.values().filter(|dataset| dataset.spec.kind.class() == class);
+            of_class.fold(0_u64, |sum, dataset| sum.saturating_add(dataset.n_sealed.load(Ordering::Relaxed)))
+        };
+        jobs.iter().map(of_job).fold(0, u64::saturating_add)
+    }
+
     /// Errors: `Closing` when the last handle is gone.
     fn shared_self(&self) -> ServiceResult<Arc<Self>> {
         self.myself.upgrade().ok_or_else(|| ServiceErrorKind::Closing.into())
@@ -259,18 +289,4 @@ impl PartitionService {
 }
 
 /// One write that runs; a drain waits for it.
-#[derive(Debug)]
-struct WriteGuard(Arc<AtomicUsize>);
-
-impl WriteGuard {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count.clone())
-    }
-}
-
-impl Drop for WriteGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+type WriteGuard = registry::Counted;

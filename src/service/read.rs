@@ -215,6 +215,7 @@ impl PartitionService {
         let mut readable = Readable {
             attempt: picked.attempt,
             digest: None,
+            start: Offset::ZERO,
             floor: Offset::ZERO,
             end: Offset::ZERO,
             class: dataset.class,
@@ -228,6 +229,12 @@ impl PartitionService {
             readable.digest = Some(digest);
         }
         if dataset.is_pipelined() {
+            if let Some(digest) = readable.digest {
+                // A pipelined attempt need not start at 0: its tail says where the content ends.
+                let tails = store.tails(&key).await.map_err(refine)?;
+                readable.end = offset_of(&tails.tails, stored).max(readable.end);
+                readable.start = Offset::new(readable.end.get().saturating_sub(digest.length));
+            }
             let stat = store.stat(&key).await.map_err(refine)?;
             readable.floor = offset_of(&stat.floors, stored);
         }

@@ -17,11 +17,11 @@ use super::seal::SealSlot;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use store_api::{
     Arbitration, AttemptId, AttemptKey, AttemptState, ClassAchieved, DatasetId, DatasetKey, DatasetSpec, JobEpoch, JobId, JobIncarnation,
-    LossCause, NodeId, PartitionId, Retention, SharedStore, StoreClass,
+    LossCause, NodeId, Offset, PartitionId, Retention, SharedStore, StoreClass, SubpartitionIndex,
 };
 
 /// How a job ended.
@@ -299,21 +299,49 @@ pub(super) struct LiveAttempt {
     pub(super) key: AttemptKey,
     pub(super) job: Arc<Job>,
     pub(super) dataset: Arc<Dataset>,
+    /// Offsets at which subpartitions start that do not start at 0, in ascending order of index.
+    pub(super) starts: Vec<(SubpartitionIndex, Offset)>,
     pub(super) lane: Arc<tokio::sync::RwLock<Lane>>,
     /// Number of the newest frame stream.
     pub(super) stream: AtomicU64,
     pub(super) seal: Mutex<SealSlot>,
+    _counted: Counted,
+}
+
+/// Counts something for as long as it is there.
+#[derive(Debug)]
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl LiveAttempt {
-    pub(super) fn new(key: AttemptKey, job: Arc<Job>, dataset: Arc<Dataset>) -> Arc<Self> {
+    pub(super) fn new(
+        key: AttemptKey,
+        job: Arc<Job>,
+        dataset: Arc<Dataset>,
+        starts: Vec<(SubpartitionIndex, Offset)>,
+        counted: Counted,
+    ) -> Arc<Self> {
         Arc::new(Self {
             key,
             job,
             dataset,
             lane: Arc::new(tokio::sync::RwLock::new(Lane::default())),
             stream: AtomicU64::new(0),
+            starts,
             seal: Mutex::new(SealSlot::default()),
+            _counted: counted,
         })
     }
 }

@@ -17,8 +17,8 @@ use super::{PartitionService, WriteGuard};
 use std::sync::Arc;
 use std::time::Duration;
 use store_api::{
-    AttemptId, AttemptKey, AttemptState, Crc32c, Digest, NodeLife, PartitionId, PrepareRequest, ReleaseScope, SealManifest, SealOutcome,
-    SharedStore, StoreErrorKind, SubpartitionIndex, SubpartitionTable,
+    AttemptId, AttemptKey, AttemptState, Crc32c, Digest, NodeLife, Offset, PartitionId, PrepareRequest, ReleaseScope, SealManifest,
+    SealOutcome, SharedStore, StoreErrorKind, SubpartitionIndex, SubpartitionTable,
 };
 use tokio::sync::watch;
 
@@ -146,7 +146,8 @@ impl PartitionService {
     ///
     /// On success the content is final, durable as its class promises, and readable. The first valid
     /// seal of a generation wins; a later one, with arbitration by the store, is answered `OtherWon`
-    /// with the winner's manifest, and its own bytes are given back. With arbitration by the engine
+    /// with the winner's manifest, and its own bytes are given back. Of a subpartition that starts
+    /// above 0, length and checksum are those of the bytes from its start to its end. With arbitration by the engine
     /// every seal wins. `stated` is checked against what is held before anything is final; without
     /// checksums only lengths are. Idempotent: a repeat, also after a restart, gets the same
     /// manifest; one that states other content gets `DigestMismatch`. The caller may leave: a seal
@@ -254,7 +255,8 @@ impl PartitionService {
             Stated::Digests(table) => Some(table.clone()),
             Stated::Lengths(lengths) => {
                 let held = store.tails(&live.key).await.map_err(|error| self.refine(live, error.into()))?;
-                check_lengths(lengths, held.tails.into_iter().map(|(index, tail)| (index, tail.get())))?;
+                let length = |(index, tail): (SubpartitionIndex, Offset)| (index, tail.since(super::read::offset_of(&live.starts, index)));
+                check_lengths(lengths, held.tails.into_iter().map(length))?;
                 None
             }
             Stated::Nothing => None,

@@ -40,6 +40,13 @@ fn spec(directory: &Path) -> Spec {
         .set("limits.atomic_append=1MiB")
         .set("limits.chunk=256KiB")
         .set("limits.append_patience=100ms")
+        // Three connections for each of the 100 pairs of a writer and a follower, and some to spare:
+        // together 20 MiB, so pipelined partitions get less than their share.
+        .set("http.max_connections=320")
+        .set("http.max_streams=16")
+        .set("http.stream_window=4KiB")
+        .set("http.budget=20MiB")
+        .set("memory.budget=20MiB")
 }
 
 /// Most memory that the process ever had, in MiB.

@@ -22,8 +22,10 @@ pub mod clock;
 pub mod error;
 pub mod frame;
 pub mod ids;
+pub mod medium;
 pub mod offset;
 pub mod partition;
+pub mod reads;
 pub mod store;
 pub mod table;
 pub mod task;
@@ -38,8 +40,10 @@ pub use ids::{
     AttemptId, AttemptKey, ConsumerId, DatasetId, DatasetKey, JobEpoch, JobId, JobIncarnation, NodeId, NodeLife, PartitionId, PartitionKey,
     SubpartitionIndex,
 };
+pub use medium::{SharedMedium, Swept};
 pub use offset::{Offset, OffsetRange};
 pub use partition::{Arbitration, AttemptEvent, AttemptState, DatasetKind, DatasetSpec, Retention, StoreClass};
+pub use reads::ReadBudget;
 pub use store::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptStat, AttemptTails, CheckpointRequest, FetchEvent, FloorReport, HeldBytes,
     OpenRequest, PartitionStore, Piece, PrepareRequest, ReadMode, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope,

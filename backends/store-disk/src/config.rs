@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
-use store_api::{NodeId, NodeLife, SharedClock, SyncLevel, TaskGroup};
+use store_api::{NodeId, NodeLife, ReadBudget, SharedClock, SyncLevel, TaskGroup};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -21,7 +21,10 @@ pub struct Config {
     pub per_job_budget_bytes: u64,
     /// Largest chunk that is taken; never more than the budget of a job.
     pub max_chunk_bytes: u64,
-    /// Most that one call reads for a stream; streams keep two such reads under way.
+    /// Memory for bytes on their way to readers, which other stores may share. `None`: 64 MiB of its
+    /// own, for which a reader waits 10 s.
+    pub reads: Option<ReadBudget>,
+    /// Most that one call reads for a stream; less when that memory is short.
     pub read_bytes: u64,
     /// Most that one call reads for neighbouring items of a batch.
     pub fetch_bytes: u64,
@@ -51,6 +54,7 @@ impl Config {
             write_budget_bytes: 256 * MIB,
             per_job_budget_bytes: 256 * MIB,
             max_chunk_bytes: 16 * MIB,
+            reads: None,
             read_bytes: MIB / 2,
             fetch_bytes: MIB,
             reserve_bytes: 64 * MIB,

@@ -6,13 +6,14 @@ use crate::error::IndexError;
 use crate::index::{Change, Index};
 use crate::layout::{Extent, FileId, FileSpan};
 use crate::registry::Registry;
+use crate::sizes::FileSizes;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use store_api::{ByteBudget, Capabilities, LossCause, Operation, RecoveryReport, StoreError, StoreErrorKind, TaskGroup};
+use store_api::{ByteBudget, Capabilities, LossCause, Operation, ReadBudget, RecoveryReport, StoreError, StoreErrorKind, TaskGroup};
 use store_file::{DirectoryLock, DirectorySet, FileError, FileErrorKind, FileOperation, FileWriter, OpenFiles};
 
 /// A data file: index of its directory, and its name.
@@ -26,6 +27,8 @@ pub(crate) struct Media {
     /// The stored id of each directory, by index.
     pub(crate) directory_ids: Vec<u64>,
     pub(crate) open_files: OpenFiles,
+    /// What lies in each directory.
+    pub(crate) sizes: FileSizes,
     pub(crate) tasks: TaskGroup,
     pub(crate) is_closing: AtomicBool,
     /// The next sync of a data file fails.
@@ -87,13 +90,20 @@ impl Media {
 
     /// Removes files. What cannot be removed now is an orphan, which the next start removes.
     pub(crate) async fn remove(self: &Arc<Self>, files: Vec<FileAt>) {
-        let mut by_directory: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
+        let mut by_directory: BTreeMap<usize, Vec<FileAt>> = BTreeMap::new();
         for at in files {
-            by_directory.entry(at.0).or_default().push(self.path(at));
+            by_directory.entry(at.0).or_default().push(at);
         }
-        for (directory, paths) in by_directory {
+        for (directory, files) in by_directory {
             let media = self.clone();
-            let work = move || paths.iter().map(|path| media.open_files.remove(path)).fold(Ok(()), Result::and);
+            let remove = move |at: &FileAt| {
+                let removed = media.open_files.remove(&media.path(*at));
+                if removed.is_ok() {
+                    media.sizes.forget(*at);
+                }
+                removed
+            };
+            let work = move || files.iter().map(remove).fold(Ok(()), Result::and);
             if let Err(error) = self.directories.run(&self.tasks, directory, work).await {
                 tracing::warn!(%error, "data files were not removed; the next start does it");
             }
@@ -130,6 +140,8 @@ pub(crate) struct Core {
     pub(crate) index: Arc<Index>,
     pub(crate) registry: Registry,
     pub(crate) budget: ByteBudget,
+    /// Memory for bytes on their way to readers.
+    pub(crate) reads: ReadBudget,
     pub(crate) next_file: AtomicU64,
     pub(crate) is_spilling: AtomicBool,
     /// The last write-out failed.

@@ -31,6 +31,7 @@ mod reader;
 mod recovery;
 mod registry;
 mod row;
+mod sizes;
 pub mod store;
 mod writer;
 

@@ -8,13 +8,13 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use std::future::ready;
 use std::sync::Arc;
+use store_api::reads::{charged, paced};
 use store_api::store::{clip_range, follow};
 use store_api::{
-    Chunk, Digest, FetchEvent, LossCause, Offset, OffsetRange, Operation, ReadRequest, ReadStream, StoreError, StoreErrorKind,
+    BudgetError, Chunk, Digest, FetchEvent, LossCause, Offset, OffsetRange, Operation, Permit, ReadBudget, ReadRequest, ReadStream,
+    StoreError, StoreErrorKind,
 };
 
-/// Reads of a stream that are under way at once: one that is consumed, one ahead.
-const N_AHEAD: usize = 2;
 /// Bytes between two items of a batch that are read for nothing rather than making a call more.
 const MAX_GAP: u64 = 64 * 1024;
 
@@ -68,30 +68,27 @@ impl Core {
     /// Starts a stream.
     pub(crate) fn stream(&self, plan: Plan) -> ReadStream {
         let (start, end, digest) = (plan.range.start(), plan.range.end(), plan.digest);
-        let media = self.media.clone();
-        let max_bytes = self.config.read_bytes;
-        let mut at = Some(start.get());
-        let steps = {
-            let plan = plan.clone();
-            std::iter::from_fn(move || {
-                let from = at.filter(|from| *from < end.get())?;
-                let next = plan.next_extent(from, max_bytes);
-                at = next.as_ref().map(|(_, next)| *next);
-                Some(next.map(|(extent, _)| extent))
-            })
-        };
         let plan = Arc::new(plan);
-        let chunks = stream::iter(steps)
-            .map(move |extent| {
-                let (media, plan) = (media.clone(), plan.clone());
-                async move {
-                    let lost = StoreErrorKind::Lost { cause: LossCause::Corruption };
-                    let extent = extent.ok_or_else(|| read_failure(&plan.attempt, lost))?;
-                    let at = plan.file(&media, &extent);
-                    media.read_extent(&plan.attempt, at, extent).await
-                }
-            })
-            .buffered(N_AHEAD)
+        let (of_steps, media, max_bytes) = (plan.clone(), self.media.clone(), self.config.read_bytes);
+        let mut at = Some(start.get());
+        let next_step = move |budget: &ReadBudget| {
+            let from = at.filter(|from| *from < end.get())?;
+            let next = of_steps.next_extent(from, budget.share(max_bytes));
+            at = next.as_ref().map(|(_, next)| *next);
+            let extent = next.map(|(extent, _)| extent);
+            Some((extent.as_ref().map_or(0, |extent| extent.length), extent))
+        };
+        let chunks = paced(self.reads.clone(), next_step, move |extent: Option<Extent>, permit| {
+            let (media, plan) = (media.clone(), plan.clone());
+            async move {
+                let lost = StoreErrorKind::Lost { cause: LossCause::Corruption };
+                let extent = extent.ok_or_else(|| read_failure(&plan.attempt, lost))?;
+                let permit = permit.map_err(|error| plan.attempt.refuse(no_memory(error), Operation::Read))?;
+                let at = plan.file(&media, &extent);
+                Ok(charged(media.read_extent(&plan.attempt, at, extent).await?, permit))
+            }
+        });
+        let chunks = chunks
             .scan(false, |has_failed, step: Result<Bytes, StoreError>| {
                 let is_over = std::mem::replace(has_failed, step.is_err());
                 ready((!is_over).then_some(step))
@@ -106,6 +103,7 @@ impl Core {
         let mut at_once = Vec::new();
         let mut single = Vec::new();
         let mut long = Vec::new();
+        let max_bytes = self.reads.share(self.config.fetch_bytes);
         for (item, request) in items.into_iter().enumerate() {
             let plan = match self.plan(&request) {
                 Ok(plan) => plan,
@@ -118,7 +116,7 @@ impl Core {
                 at_once.push(FetchEvent::End { item, end: plan.range.end() });
                 continue;
             }
-            let first = plan.next_extent(plan.range.start().get(), self.config.fetch_bytes);
+            let first = plan.next_extent(plan.range.start().get(), max_bytes);
             match first {
                 Some((extent, next)) if next == plan.range.end().get() => {
                     let file = plan.file(&self.media, &extent);
@@ -129,10 +127,11 @@ impl Core {
         }
         single.sort_by_key(|one| (one.file, one.extent.offset));
         let (media, core) = (self.media.clone(), self.clone());
-        let singles = stream::iter(group(single, self.config.fetch_bytes))
-            .map(move |group| read_group(media.clone(), group))
-            .buffered(N_AHEAD)
-            .flat_map(stream::iter);
+        let mut groups = group(single, max_bytes).into_iter();
+        let next_group = move |_: &ReadBudget| groups.next().map(|group| (span_of(&group).1, group));
+        let reads = self.reads.clone();
+        let read = move |group, permit| read_group(media.clone(), reads.clone(), group, permit);
+        let singles = paced(self.reads.clone(), next_group, read).flat_map(stream::iter);
         let longs = stream::iter(long).flat_map(move |(item, plan)| follow(item, core.stream(plan)));
         stream::iter(at_once).chain(singles).chain(longs).boxed()
     }
@@ -169,15 +168,42 @@ fn group(sorted: Vec<Single>, max_bytes: u64) -> Vec<Vec<Single>> {
     groups
 }
 
-/// Reads a group with one call and cuts it up; when that fails, each item for itself, so that one
-/// bad place fails only its own item.
-async fn read_group(media: Arc<Media>, group: Vec<Single>) -> Vec<FetchEvent> {
+/// Where a group starts in its file, and how long it is.
+fn span_of(group: &[Single]) -> (u64, u64) {
     let start = group.iter().map(|one| one.extent.offset).min().unwrap_or_default();
     let end = group.iter().map(|one| one.extent.offset.saturating_add(one.extent.length)).max().unwrap_or_default();
+    (start, end.saturating_sub(start))
+}
+
+/// The refusal of a reader for whose bytes there is no memory.
+fn no_memory(error: BudgetError) -> StoreErrorKind {
+    match error {
+        BudgetError::TooLarge { requested, limit } => StoreErrorKind::TooLarge { requested, limit },
+        BudgetError::Exhausted { retry_after } => StoreErrorKind::Overloaded { retry_after },
+    }
+}
+
+/// Reads a group with one call and cuts it up; when that fails, each item for itself, so that one
+/// bad place fails only its own item.
+async fn read_group(media: Arc<Media>, reads: ReadBudget, group: Vec<Single>, permit: Result<Permit, BudgetError>) -> Vec<FetchEvent> {
+    let (start, length) = span_of(&group);
     let file = group.first().and_then(|one| one.file);
     let mut events = Vec::with_capacity(group.len() * 2);
+    let mut permit = match permit {
+        Ok(permit) => Some(permit),
+        Err(error) => {
+            let refuse = |one: Single| {
+                let refusal = one.plan.attempt.refuse(no_memory(error), Operation::Read);
+                FetchEvent::Failed { item: one.item, at: one.plan.range.start(), error: refusal }
+            };
+            return group.into_iter().map(refuse).collect();
+        }
+    };
     let together = match file.filter(|_| group.len() > 1 && !media.is_closing.load(std::sync::atomic::Ordering::SeqCst)) {
-        Some(file) => media.read(file, (start, end - start), |bytes| bytes).await.ok(),
+        Some(file) => {
+            let read = media.read(file, (start, length), |bytes| bytes).await.ok();
+            read.and_then(|bytes| permit.take().map(|permit| charged(bytes, permit)))
+        }
         None => None,
     };
     for one in group {
@@ -188,16 +214,32 @@ async fn read_group(media: Arc<Media>, group: Vec<Single>) -> Vec<FetchEvent> {
         });
         let served = match cut.and_then(|bytes| one.extent.verified(&bytes)) {
             Some(bytes) => Ok(bytes),
-            None => media.read_extent(&one.plan.attempt, one.file, one.extent).await,
-        };
-        let start = one.plan.range.start();
-        match served {
-            Ok(bytes) => {
-                events.push(FetchEvent::Data { item: one.item, start, chunk: Chunk::new(bytes) });
-                events.push(FetchEvent::End { item: one.item, end: one.plan.range.end() });
+            None => {
+                // The memory of the group is enough for any one of it.
+                let memory = match permit.take() {
+                    Some(permit) => Ok(permit),
+                    None => reads.reserve(one.extent.length).await,
+                };
+                read_one(&media, &one, memory).await
             }
-            Err(error) => events.push(FetchEvent::Failed { item: one.item, at: start, error }),
-        }
+        };
+        push_single(&mut events, one.item, &one.plan, served);
     }
     events
+}
+
+async fn read_one(media: &Arc<Media>, one: &Single, permit: Result<Permit, BudgetError>) -> Result<Bytes, StoreError> {
+    let permit = permit.map_err(|error| one.plan.attempt.refuse(no_memory(error), Operation::Read))?;
+    Ok(charged(media.read_extent(&one.plan.attempt, one.file, one.extent.clone()).await?, permit))
+}
+
+fn push_single(events: &mut Vec<FetchEvent>, item: usize, plan: &Plan, served: Result<Bytes, StoreError>) {
+    let start = plan.range.start();
+    match served {
+        Ok(bytes) => {
+            events.push(FetchEvent::Data { item, start, chunk: Chunk::new(bytes) });
+            events.push(FetchEvent::End { item, end: plan.range.end() });
+        }
+        Err(error) => events.push(FetchEvent::Failed { item, at: start, error }),
+    }
 }

@@ -12,6 +12,7 @@ use crate::index::{Change, Family, Index};
 use crate::layout::{FileId, Layout};
 use crate::registry::Registry;
 use crate::row::{RowError, class_achieved};
+use crate::sizes::FileSizes;
 use crate::{keys, row};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -19,7 +20,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use store_api::{AttemptKey, ByteBudget, Capabilities, LossCause, Operation, RecoveryReport, SealManifest, StoreError, StoreErrorKind};
+use store_api::{
+    AttemptKey, ByteBudget, Capabilities, LossCause, Operation, ReadBudget, RecoveryReport, SealManifest, StoreError, StoreErrorKind,
+};
 use store_file::{DirectoryConfig, DirectoryLock, DirectorySet, FileError, FileErrorKind, OpenFiles, sync_directory};
 
 /// Marker of the index directory.
@@ -194,6 +197,7 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
     let directories = DirectorySet::open(directory_config, environment.clock.clone());
     let directories = directories.map_err(|error| crate::error::write_error(error, Operation::Recover, SUBJECT))?;
     let media = Media {
+        sizes: FileSizes::new(directories.count()),
         directories: Arc::new(directories),
         directory_ids: places.ids,
         open_files: OpenFiles::new(config.n_open_files),
@@ -203,6 +207,7 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
         fails_sync: AtomicBool::new(false),
     };
     let budget = ByteBudget::new(config.write_budget_bytes, environment.clock.clone());
+    let reads = config.reads.clone().unwrap_or_else(|| ReadBudget::own(environment.clock.clone()));
     let capabilities = Capabilities {
         class: class_achieved(config.sync),
         reads_open: false,
@@ -220,6 +225,7 @@ pub(crate) fn open(config: Config, environment: Environment) -> Result<Core, Sto
         index: Arc::new(index),
         registry,
         budget,
+        reads,
         next_file: AtomicU64::new(0),
         is_spilling: AtomicBool::new(false),
         has_spill_failed: AtomicBool::new(false),
@@ -302,6 +308,11 @@ fn register(
     lost: Option<LossCause>,
     report: &mut RecoveryReport,
 ) -> Result<(), StoreError> {
+    for span in layout.files.iter().filter(|_| lost.is_none()) {
+        if let Some(at) = media.place(span) {
+            media.sizes.note(at, span.length);
+        }
+    }
     let places = layout.files.iter().filter_map(|span| media.place(span).map(|(directory, _)| (directory, *span)));
     let files = places.map(|(directory, span)| OwnFile { directory, span, synced: span.length, is_named: true, is_closed: true }).collect();
     let key = manifest.attempt.clone();

@@ -74,6 +74,18 @@ impl DiskStore {
         self.core.media.directories.statuses()
     }
 
+    /// Memory that is reserved for bytes which are not on disk yet. For metrics.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.core.budget.used_bytes()
+    }
+
+    /// Bytes in data files, by number of the directory. No I/O. For metrics.
+    #[must_use]
+    pub fn file_bytes(&self) -> Vec<u64> {
+        self.core.media.sizes.by_directory()
+    }
+
     fn find(&self, key: &AttemptKey, operation: Operation) -> Result<Arc<Attempt>, StoreError> {
         self.core.refuse_closing(operation, key)?;
         self.core.registry.find(key).map_err(|kind| StoreError::new(kind, operation, key))

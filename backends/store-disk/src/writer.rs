@@ -181,6 +181,7 @@ impl Core {
                 file.synced = writer.position();
             }
             file.span.length = writer.finish()?;
+            media.sizes.note((file.directory, file.span.file), file.span.length);
             Ok((file, offset))
         };
         self.media.directories.run(&self.media.tasks, file.directory, work).await

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
+use store_api::ReadBudget;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -29,6 +30,9 @@ pub struct Config {
     /// Where `SinceCheckpoint` attempts go on when memory is full. `None`: that retention is
     /// refused.
     pub spill: Option<SpillConfig>,
+    /// Memory for bytes that come back from spill files on their way to readers, which other stores
+    /// may share. `None`: 64 MiB of its own, for which a reader waits 10 s.
+    pub reads: Option<ReadBudget>,
 }
 
 impl Default for Config {
@@ -41,6 +45,7 @@ impl Default for Config {
             retention_deadline: Duration::from_mins(5),
             n_tombstones: 65_536,
             spill: None,
+            reads: None,
         }
     }
 }

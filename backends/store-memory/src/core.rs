@@ -8,7 +8,7 @@ use crate::spill::Spill;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use store_api::{Capabilities, NodeId, NodeLife, Operation, ReleaseReport, SharedClock, StoreError, TaskGroup};
+use store_api::{Capabilities, NodeId, NodeLife, Operation, ReadBudget, ReleaseReport, SharedClock, StoreError, TaskGroup};
 use tokio::sync::Notify;
 
 /// What every part of the store shares.
@@ -28,6 +28,8 @@ pub(crate) struct Core {
     /// Order of chunks over the whole store.
     pub(crate) order: AtomicU64,
     pub(crate) spill: Option<Spill>,
+    /// Memory for bytes that come back from spill files.
+    pub(crate) reads: ReadBudget,
     pub(crate) is_closing: AtomicBool,
 }
 

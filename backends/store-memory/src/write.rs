@@ -1,7 +1,7 @@
 //! Opening attempts and appending to them.
 
 use crate::attempt::{Attempt, Subpartition};
-use crate::buffer::{Extent, Fit, Misfit, charge};
+use crate::buffer::{Extent, Fit, Misfit};
 use crate::core::Core;
 use crate::error::{Subject, budget_kind};
 use crate::registry::Known;
@@ -9,6 +9,7 @@ use crate::spill::Place;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use store_api::reads::charged;
 use store_api::{
     AppendAck, AppendRequest, AttemptTails, Chunk, DatasetKind, Offset, OpenRequest, Operation, Permit, Piece, Retention, StoreError,
     StoreErrorKind,
@@ -125,7 +126,7 @@ impl Core {
             let (new_bytes, crc) = (fresh.length(), fresh.crc());
             let paid = pay(attempt, permit, new_bytes)?;
             let order = self.order.fetch_add(1, Ordering::Relaxed);
-            buffer.push(charge(fresh.into_bytes(), paid), crc, order);
+            buffer.push(charged(fresh.into_bytes(), paid), crc, order);
             Ok(Applied::Done { end: buffer.tail(), new_bytes })
         });
         if matches!(applied, Ok(Applied::Done { new_bytes: 1.., .. })) {

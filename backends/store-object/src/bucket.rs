@@ -270,6 +270,20 @@ impl Bucket {
         failed.map_or(Ok(()), Err)
     }
 
+    /// The names right below `prefix` that have objects below them: what a directory calls folders.
+    /// Errors: as [`Bucket::list`].
+    pub(crate) async fn folders(&self, prefix: &Path) -> Answer<Vec<Path>> {
+        let listing = self.raw.list_with_delimiter(Some(prefix));
+        match within(self.clock.as_ref(), self.limits.answer.saturating_mul(2), listing).await {
+            None => Err(BucketError::own(Fault::Passing, "a listing gave no answer in time")),
+            Some(Ok(listed)) => Ok(listed.common_prefixes),
+            Some(Err(error)) => {
+                let error = BucketError::sort(&error, &self.secrets);
+                if error.fault == Fault::Missing { Ok(Vec::new()) } else { Err(error) }
+            }
+        }
+    }
+
     /// All objects below a prefix that ends at a slash: all of them or an error. Not tried again
     /// here: the client library retries each page.
     pub(crate) async fn list(&self, prefix: &Path) -> Answer<Vec<ObjectMeta>> {

@@ -153,8 +153,11 @@ pub struct Config {
     pub conditional_put: ConditionalPut,
     /// Memory for bytes that the object store has not accepted yet.
     pub memory_bytes: u64,
-    /// Memory for bytes on their way to readers.
+    /// Memory for bytes on their way to readers, when none is shared with other stores.
     pub read_memory_bytes: u64,
+    /// The same, shared with other stores.
+    #[serde(skip)]
+    pub reads: Option<store_api::ReadBudget>,
     /// Size of the first parts of a multipart upload, and of what is written in one put.
     pub part_bytes: u64,
     /// Size that parts grow to: they double every 1,000 parts.
@@ -191,6 +194,7 @@ impl Default for Config {
             conditional_put: ConditionalPut::Require,
             memory_bytes: 256 * MIB,
             read_memory_bytes: 128 * MIB,
+            reads: None,
             part_bytes: 8 * MIB,
             max_part_bytes: 64 * MIB,
             uploads_per_attempt: 3,

@@ -12,8 +12,8 @@ use object_store::path::Path;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store_api::{
-    Arbitration, AttemptKey, ByteBudget, Capabilities, DatasetSpec, NodeId, NodeLife, Operation, SharedClock, StoreError, StoreErrorKind,
-    TaskGroup,
+    Arbitration, AttemptKey, ByteBudget, Capabilities, DatasetSpec, NodeId, NodeLife, Operation, ReadBudget, SharedClock, StoreError,
+    StoreErrorKind, TaskGroup,
 };
 use tokio::sync::watch;
 
@@ -32,7 +32,7 @@ pub(crate) struct Inner {
     /// Memory for bytes that the object store has not accepted.
     pub(crate) budget: ByteBudget,
     /// Memory for bytes on their way to readers.
-    pub(crate) reads: ByteBudget,
+    pub(crate) reads: ReadBudget,
     pub(crate) registry: Registry,
     pub(crate) cache: ManifestCache,
     pub(crate) numbers: AtomicU64,

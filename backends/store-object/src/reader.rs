@@ -9,22 +9,18 @@
 use crate::error::{BucketError, Fault};
 use crate::inner::Inner;
 use crate::lookup::unknown;
-use crate::manifest::{Content, ObjectContent, Sealed};
+use crate::manifest::{Content, Extent, Region, Sealed};
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
 use object_store::path::Path;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use store_api::reads::{charged, paced};
 use store_api::store::clip_range;
 use store_api::{
-    AttemptKey, BudgetError, Crc32c, LossCause, Offset, OffsetRange, Operation, ReadRequest, ReadStream, StoreError, StoreErrorKind,
+    AttemptKey, BudgetError, Crc32c, LossCause, Offset, OffsetRange, Operation, Permit, ReadBudget, ReadRequest, ReadStream, StoreError,
+    StoreErrorKind,
 };
-
-/// Fetches under way or waiting for the reader, per stream.
-const AHEAD: usize = 2;
-/// Longest wait for memory to read into.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One fetch: some whole blocks of one object, of which a part is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,47 +36,65 @@ struct Step {
     take: u64,
 }
 
-/// Cuts a range of a subpartition into fetches of at most about `read_bytes`.
-fn plan(content: &ObjectContent, subpartition: u32, wanted: OffsetRange, read_bytes: u64) -> Vec<Step> {
-    let block_bytes = u64::from(content.block_bytes).max(1);
-    let mut steps: Vec<Step> = Vec::new();
-    let mut at = Offset::ZERO;
-    for region in &content.regions {
-        let Some(extent) = region.extent(subpartition) else { continue };
-        let Some(held) = OffsetRange::at(at, extent.length) else { return steps };
-        at = held.end();
-        let Some(part) = held.intersect(wanted) else { continue };
-        let first = part.start().since(held.start()) / block_bytes;
-        let last = part.end().since(held.start()).div_ceil(block_bytes);
-        for block in first..last {
-            let from = block.saturating_mul(block_bytes);
-            let until = from.saturating_add(block_bytes).min(extent.length);
-            let crc_at = usize::try_from(block).ok().and_then(|block| block.checked_add(usize::try_from(extent.first_crc).ok()?));
-            // The codec refuses a manifest with fewer checksums than blocks.
-            let crc = crc_at.and_then(|index| region.crcs.get(index)).copied().unwrap_or_default();
-            let skip = part.start().since(held.start()).saturating_sub(from);
-            let end = part.end().since(held.start()).min(until);
-            let take = end.saturating_sub(from.saturating_add(skip));
-            let range = extent.start.saturating_add(from)..extent.start.saturating_add(until);
-            let object = usize::try_from(region.object).unwrap_or(usize::MAX);
-            match steps.last_mut() {
-                // Blocks that follow each other and are wanted to their borders share a fetch.
-                Some(step)
-                    if step.object == object
-                        && step.range.end == range.start
-                        && skip == 0
-                        && step.range.end.saturating_sub(step.range.start) == step.skip.saturating_add(step.take)
-                        && range.end.saturating_sub(step.range.start) <= read_bytes =>
-                {
-                    step.range.end = range.end;
-                    step.blocks.push((until.saturating_sub(from), crc));
-                    step.take = step.take.saturating_add(take);
-                }
-                _ => steps.push(Step { object, range, blocks: vec![(until.saturating_sub(from), crc)], skip, take }),
-            }
-        }
+/// Where a read stands in the regions of its content.
+#[derive(Debug)]
+struct Walk {
+    sealed: Arc<Sealed>,
+    subpartition: u32,
+    /// What is still wanted.
+    wanted: OffsetRange,
+    /// The region that is looked at, and the offset of its first byte.
+    region: usize,
+    region_start: Offset,
+}
+
+impl Walk {
+    const fn new(sealed: Arc<Sealed>, subpartition: u32, wanted: OffsetRange) -> Self {
+        Self { sealed, subpartition, wanted, region: 0, region_start: Offset::ZERO }
     }
-    steps
+
+    /// The next fetch: whole blocks of one region, at most `max_bytes` of them but at least one.
+    /// `None` at the end.
+    fn next(&mut self, max_bytes: u64) -> Option<Step> {
+        let Content::Objects(content) = &self.sealed.content else { return None };
+        let block_bytes = u64::from(content.block_bytes).max(1);
+        // Ends with the regions.
+        while !self.wanted.is_empty() {
+            let region = content.regions.get(self.region)?;
+            let extent = region.extent(self.subpartition);
+            let held = OffsetRange::at(self.region_start, extent.map_or(0, |extent| extent.length))?;
+            if let (Some(extent), Some(part)) = (extent, held.intersect(self.wanted).filter(|part| !part.is_empty())) {
+                let step = cut(region, extent, (part.start().since(held.start()), part.end().since(held.start())), block_bytes, max_bytes);
+                self.wanted = OffsetRange::new(part.start().checked_add(step.take)?, self.wanted.end())?;
+                return Some(step);
+            }
+            self.region = self.region.saturating_add(1);
+            self.region_start = held.end();
+        }
+        None
+    }
+}
+
+/// The blocks of an extent that hold the first bytes of `wanted`, which is counted from the start of
+/// the extent and not empty.
+fn cut(region: &Region, extent: &Extent, (start, end): (u64, u64), block_bytes: u64, max_bytes: u64) -> Step {
+    let first = start / block_bytes;
+    let n_blocks = end.div_ceil(block_bytes).saturating_sub(first).min((max_bytes / block_bytes).max(1));
+    let from = first.saturating_mul(block_bytes);
+    let until = first.saturating_add(n_blocks).saturating_mul(block_bytes).min(extent.length);
+    let blocks = (first..first.saturating_add(n_blocks)).map(|block| {
+        let length = block_bytes.min(extent.length.saturating_sub(block.saturating_mul(block_bytes)));
+        let crc_at = usize::try_from(block).ok().and_then(|block| block.checked_add(usize::try_from(extent.first_crc).ok()?));
+        // The codec refuses a manifest with fewer checksums than blocks.
+        (length, crc_at.and_then(|index| region.crcs.get(index)).copied().unwrap_or_default())
+    });
+    Step {
+        object: usize::try_from(region.object).unwrap_or(usize::MAX),
+        range: extent.start.saturating_add(from)..extent.start.saturating_add(until),
+        blocks: blocks.collect(),
+        skip: start.saturating_sub(from),
+        take: end.min(until).saturating_sub(start),
+    }
 }
 
 fn verify(bytes: &Bytes, blocks: &[(u64, Crc32c)]) -> bool {
@@ -107,21 +121,28 @@ impl Inner {
         })?;
         let range = clip_range(&request, Offset::ZERO, Offset::new(digest.length))?;
         let chunks = match &sealed.content {
-            Content::Inline(bytes) => inline(&sealed, bytes, &request, range)?,
-            Content::Objects(content) => {
-                let steps = plan(content, request.subpartition.get(), range, self.config.read_bytes);
-                self.clone().stream(request.attempt, self.content_paths(&sealed).into(), steps)
+            Content::Inline(bytes) => self.inline(&sealed, bytes, &request, range)?,
+            Content::Objects(_) => {
+                let paths = self.content_paths(&sealed).into();
+                self.clone().stream(request.attempt, paths, Walk::new(sealed.clone(), request.subpartition.get(), range))
             }
         };
         Ok(ReadStream { start: range.start(), end: Some(range.end()), digest: Some(digest), chunks })
     }
 
-    fn stream(self: Arc<Self>, key: AttemptKey, paths: Arc<[Path]>, steps: Vec<Step>) -> BoxStream<'static, Result<Bytes, StoreError>> {
-        let fetches = futures::stream::iter(steps).map(move |step| {
+    fn stream(self: Arc<Self>, key: AttemptKey, paths: Arc<[Path]>, mut walk: Walk) -> BoxStream<'static, Result<Bytes, StoreError>> {
+        let (budget, read_bytes) = (self.reads.clone(), self.config.read_bytes);
+        let next = move |budget: &ReadBudget| {
+            let step = walk.next(budget.share(read_bytes))?;
+            Some((step.range.end.saturating_sub(step.range.start), step))
+        };
+        let ahead = paced(budget, next, move |step, permit| {
             let (inner, key, paths) = (self.clone(), key.clone(), paths.clone());
-            async move { inner.fetch_step(&key, &paths, step).await }
+            async move {
+                let permit = permit.map_err(|error| no_memory(error, &key))?;
+                Ok(charged(inner.fetch_step(&key, &paths, step).await?, permit))
+            }
         });
-        let ahead = fetches.buffered(AHEAD).boxed();
         let until_error = futures::stream::unfold(Some(ahead), |ahead| async move {
             let mut ahead = ahead?;
             match ahead.next().await? {
@@ -132,16 +153,35 @@ impl Inner {
         until_error.boxed()
     }
 
+    /// Content that came with its manifest, whose checksum covers it. It is charged like bytes that
+    /// were fetched: a slow reader keeps them when the manifest is dropped.
+    fn inline(
+        &self,
+        sealed: &Sealed,
+        bytes: &Bytes,
+        request: &ReadRequest,
+        range: OffsetRange,
+    ) -> Result<BoxStream<'static, Result<Bytes, StoreError>>, StoreError> {
+        let before = sealed.manifest.table.non_empty().take_while(|(index, _)| *index < request.subpartition);
+        let base = before.fold(0_u64, |sum, (_, digest)| sum.saturating_add(digest.length));
+        let border = |offset: Offset| usize::try_from(base.saturating_add(offset.get())).unwrap_or(usize::MAX);
+        let (start, end) = (border(range.start()), border(range.end()));
+        if start > end || end > bytes.len() {
+            return Err(StoreError::new(StoreErrorKind::Lost { cause: LossCause::Corruption }, Operation::Read, &request.attempt));
+        }
+        let mut wanted = (start < end).then(|| bytes.slice(start..end));
+        let next = move |_: &ReadBudget| wanted.take().map(|bytes| (bytes.len() as u64, bytes));
+        let key = request.attempt.clone();
+        let read = move |bytes: Bytes, permit: Result<Permit, BudgetError>| {
+            std::future::ready(permit.map(|permit| charged(bytes, permit)).map_err(|error| no_memory(error, &key)))
+        };
+        Ok(paced(self.reads.clone(), next, read))
+    }
+
     async fn fetch_step(&self, key: &AttemptKey, paths: &[Path], step: Step) -> Result<Bytes, StoreError> {
         let fail = |kind| StoreError::new(kind, Operation::Read, key);
         let length = step.range.end.saturating_sub(step.range.start);
         let path = paths.get(step.object).ok_or_else(|| fail(StoreErrorKind::Internal))?;
-        let _memory = self.reads.reserve(length, PATIENCE).await.map_err(|error| {
-            fail(match error {
-                BudgetError::TooLarge { requested, limit } => StoreErrorKind::TooLarge { requested, limit },
-                BudgetError::Exhausted { retry_after } => StoreErrorKind::Overloaded { retry_after },
-            })
-        })?;
         for _ in 0..2 {
             self.check_open(Operation::Read, key)?;
             let bytes = match self.bucket.fetch_range(path, step.range.clone()).await {
@@ -175,29 +215,24 @@ impl Inner {
     }
 }
 
-/// Content that came with its manifest, whose checksum covers it.
-fn inline(
-    sealed: &Sealed,
-    bytes: &Bytes,
-    request: &ReadRequest,
-    range: OffsetRange,
-) -> Result<BoxStream<'static, Result<Bytes, StoreError>>, StoreError> {
-    let before = sealed.manifest.table.non_empty().take_while(|(index, _)| *index < request.subpartition);
-    let base = before.fold(0_u64, |sum, (_, digest)| sum.saturating_add(digest.length));
-    let border = |offset: Offset| usize::try_from(base.saturating_add(offset.get())).unwrap_or(usize::MAX);
-    let (start, end) = (border(range.start()), border(range.end()));
-    if start > end || end > bytes.len() {
-        return Err(StoreError::new(StoreErrorKind::Lost { cause: LossCause::Corruption }, Operation::Read, &request.attempt));
-    }
-    let wanted = (start < end).then(|| Ok(bytes.slice(start..end)));
-    Ok(futures::stream::iter(wanted).boxed())
+/// The refusal of a reader for whose bytes there is no memory.
+fn no_memory(error: BudgetError, key: &AttemptKey) -> StoreError {
+    let kind = match error {
+        BudgetError::TooLarge { requested, limit } => StoreErrorKind::TooLarge { requested, limit },
+        BudgetError::Exhausted { retry_after } => StoreErrorKind::Overloaded { retry_after },
+    };
+    StoreError::new(kind, Operation::Read, key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{Extent, Region};
+    use crate::manifest::ObjectContent;
     use proptest::prelude::*;
+    use store_api::{
+        AttemptId, ClassAchieved, DatasetId, DatasetKey, Durability, JobId, JobIncarnation, NodeId, NodeLife, PartitionId, Scope,
+        SealManifest, StoreClass, SubpartitionTable, SyncLevel,
+    };
 
     /// Two subpartitions in regions of the given lengths, all in one object.
     fn content(lengths: &[(u64, u64)], block_bytes: u32) -> (ObjectContent, Vec<u8>, [Vec<u8>; 2]) {
@@ -222,9 +257,28 @@ mod tests {
         (ObjectContent { block_bytes, objects: vec![(0, object.len() as u64)], regions }, object, each)
     }
 
+    fn sealed(content: ObjectContent) -> Arc<Sealed> {
+        let dataset =
+            DatasetKey { job: JobId::new("j").unwrap(), incarnation: JobIncarnation::new(1), dataset: DatasetId::new("d").unwrap() };
+        let manifest = SealManifest {
+            attempt: dataset.partition(PartitionId::new(0)).attempt(AttemptId::new(0, 0)),
+            table: SubpartitionTable::new(2, []).unwrap(),
+            class: ClassAchieved {
+                class: StoreClass::Durable,
+                durability: Durability::Shared,
+                sync: SyncLevel::Full,
+                scope: Scope::ObjectStore,
+            },
+            node: NodeId::new("n").unwrap(),
+            life: NodeLife::new(1),
+            sealed_at_ms: 0,
+        };
+        Arc::new(Sealed { manifest, content: Content::Objects(content) })
+    }
+
     proptest! {
         #[test]
-        fn a_plan_gives_exactly_the_wanted_bytes(
+        fn a_walk_gives_exactly_the_wanted_bytes(
             lengths in proptest::collection::vec((0_u64..60, 0_u64..60), 0..6),
             block in 1_u32..40, read in 40_u64..200, start in 0_u64..200, length in 0_u64..200, index in 0_u32..2,
         ) {
@@ -234,7 +288,8 @@ mod tests {
             let end = (start + length).min(held.len() as u64);
             let wanted = OffsetRange::new(Offset::new(start), Offset::new(end)).unwrap();
             let mut got = Vec::new();
-            for step in plan(&content, index, wanted, read) {
+            let mut walk = Walk::new(sealed(content), index, wanted);
+            while let Some(step) = walk.next(read) {
                 prop_assert!(step.range.end - step.range.start <= read.max(u64::from(block)));
                 let range = usize::try_from(step.range.start).unwrap()..usize::try_from(step.range.end).unwrap();
                 let bytes = Bytes::copy_from_slice(&object[range]);

@@ -22,15 +22,17 @@ use store_api::store::fetch_in_order;
 use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptState, AttemptTails, BudgetError, ByteBudget,
     Capabilities, CheckpointRequest, ClassAchieved, DatasetKind, DatasetSpec, Durability, FetchEvent, FloorReport, HeldBytes, JobId,
-    JobIncarnation, NodeId, NodeLife, Offset, OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadRequest,
-    ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Scope, SealManifest, SealOutcome, SharedClock, StoreClass, StoreError,
-    StoreErrorKind, SyncLevel, TaskGroup,
+    JobIncarnation, NodeId, NodeLife, Offset, OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadBudget,
+    ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Scope, SealManifest, SealOutcome, SharedClock, SharedMedium,
+    StoreClass, StoreError, StoreErrorKind, Swept, SyncLevel, TaskGroup,
 };
 
 /// Largest chunk that is taken, in bytes.
 const MAX_CHUNK_BYTES: u64 = 16 * 1024 * 1024;
 /// Longest wait at closing for what is being sent.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of a reader for memory, when none is shared with other stores.
+const READ_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a store is given by its surroundings.
 #[derive(Debug, Clone)]
@@ -135,7 +137,7 @@ impl ObjectStore {
         };
         let inner = Inner {
             budget: ByteBudget::new(config.memory_bytes, clock.clone()),
-            reads: ByteBudget::new(config.read_memory_bytes, clock.clone()),
+            reads: config.reads.clone().unwrap_or_else(|| ReadBudget::new(config.read_memory_bytes, READ_PATIENCE, clock.clone())),
             cache: ManifestCache::new(config.manifest_cache_bytes, config.manifest_age()),
             capabilities: capabilities(scope),
             registry: Registry::default(),
@@ -168,6 +170,12 @@ impl ObjectStore {
         crate::ObjectCatalog::new(self.inner.clone())
     }
 
+    /// Memory that is reserved for bytes which the object store has not accepted. For metrics.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> u64 {
+        self.inner.budget.used_bytes()
+    }
+
     /// Takes away what dead jobs and former lives of this node left behind, or counts it. Idempotent.
     /// Errors: `Unavailable`; what was not reached stays.
     pub async fn sweep(&self, request: &SweepRequest) -> Result<SweepReport, StoreError> {
@@ -175,7 +183,7 @@ impl ObjectStore {
         self.inner.sweep(request).await
     }
 
-    /// Incarnations of jobs that have anything in the object store, by a full listing: for the
+    /// Incarnations of jobs that have anything in the object store, by one listing per job: for the
     /// caller to compare with the jobs that it knows. Errors: `Unavailable`.
     pub async fn jobs(&self) -> Result<Vec<(JobId, JobIncarnation)>, StoreError> {
         self.inner.jobs().await
@@ -210,6 +218,19 @@ impl ObjectStore {
         let path = self.inner.seal_path(key, &request.spec);
         let attempt = Attempt::open(key.clone(), path, request.spec.stored_subpartitions());
         self.inner.registry.add(attempt).map_err(|kind| StoreError::new(kind, Operation::Open, key))
+    }
+}
+
+#[async_trait]
+impl SharedMedium for ObjectStore {
+    async fn jobs(&self) -> Result<Vec<(JobId, JobIncarnation)>, StoreError> {
+        self.inner.jobs().await
+    }
+
+    async fn sweep(&self, dead: &[(JobId, JobIncarnation)]) -> Result<Swept, StoreError> {
+        self.inner.check_open(Operation::Release, "sweep")?;
+        let report = self.inner.sweep(&SweepRequest { dead: dead.to_vec(), is_dry_run: false }).await?;
+        Ok(Swept { n_objects: report.n_objects, bytes: report.bytes, n_uploads: report.n_uploads })
     }
 }
 

@@ -59,22 +59,23 @@ impl Inner {
     }
 
     /// Ends uploads in parts that a former life of this node left unfinished. Uploads of other nodes
-    /// are theirs. Answers how many there were.
+    /// are theirs. Answers how many were ended (or would be).
     async fn end_former_uploads(&self, is_dry_run: bool) -> Result<u64, BucketError> {
         let own = self.layout.uploads_of_life(&self.node, self.life);
         let notes = self.bucket.list(&self.layout.uploads(&self.node)).await?;
         let mut n_uploads = 0_u64;
         for note in notes.into_iter().map(|meta| meta.location).filter(|note| !note.prefix_matches(&own)) {
-            n_uploads = n_uploads.saturating_add(1);
             if is_dry_run {
+                n_uploads = n_uploads.saturating_add(1);
                 continue;
             }
             let Some((bytes, _)) = self.bucket.fetch(&note).await? else { continue };
             match decode_note(&bytes) {
                 Some((path, id)) if self.bucket.has_parts() => {
-                    // One that cannot be ended now keeps its note for the next start.
-                    if let Err(error) = end_upload(&self.bucket, &path, &id, &note).await {
-                        tracing::warn!(%note, %error, "an upload of a former life could not be ended");
+                    // One that cannot be ended now keeps its note for the next time.
+                    match end_upload(&self.bucket, &path, &id, &note).await {
+                        Ok(()) => n_uploads = n_uploads.saturating_add(1),
+                        Err(error) => tracing::warn!(%note, %error, "an upload of a former life could not be ended"),
                     }
                 }
                 _ => tracing::warn!(%note, "a note about an upload is not readable and stays"),
@@ -83,15 +84,18 @@ impl Inner {
         Ok(n_uploads)
     }
 
-    /// Incarnations of jobs that have anything in the object store.
+    /// Incarnations of jobs that have anything in the object store. One listing for the jobs and one
+    /// for each of them: what it holds grows with jobs, not with objects.
     pub(crate) async fn jobs(&self) -> Result<Vec<(JobId, JobIncarnation)>, StoreError> {
-        let found = self.bucket.list(&self.layout.partitions()).await.map_err(|error| unknown(error, Operation::Recover, "jobs"))?;
+        let fail = |error: BucketError| unknown(error, Operation::Recover, "jobs");
+        let folders = self.bucket.folders(&self.layout.partitions()).await.map_err(fail)?;
+        let of_jobs = folders.into_iter().filter_map(|folder| Some((JobId::new(folder.filename()?).ok()?, folder)));
+        let listings = futures::stream::iter(of_jobs).map(|(job, folder)| async move { Ok((job, self.bucket.folders(&folder).await?)) });
+        let mut listings = listings.buffer_unordered(SIDE_BY_SIDE);
         let mut jobs = BTreeSet::new();
-        for meta in found {
-            let mut parts = meta.location.as_ref().strip_prefix(self.layout.partitions().as_ref()).unwrap_or_default().split('/').skip(1);
-            let job = parts.next().and_then(|job| JobId::new(job).ok());
-            let incarnation = parts.next().and_then(|incarnation| incarnation.parse().ok());
-            jobs.extend(job.zip(incarnation));
+        while let Some((job, incarnations)) = listings.try_next().await.map_err(fail)? {
+            let parsed = incarnations.iter().filter_map(|folder| folder.filename()?.parse().ok());
+            jobs.extend(parsed.map(|incarnation| (job.clone(), incarnation)));
         }
         Ok(jobs.into_iter().collect())
     }

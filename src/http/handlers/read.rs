@@ -117,7 +117,7 @@ pub(in crate::http) async fn read(
     let status = if is_part { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let mut response = (status, body).into_response();
     describe(response.headers_mut(), readable.attempt, readable.class);
-    validate(response.headers_mut(), digest, readable.attempt);
+    validate(response.headers_mut(), digest, &readable);
     size(response.headers_mut(), &range, is_part.then_some(readable.end));
     Ok(response)
 }
@@ -191,7 +191,7 @@ impl Plan {
         };
         let mut response = status.into_response();
         describe(response.headers_mut(), readable.attempt, readable.class);
-        validate(response.headers_mut(), digest, readable.attempt);
+        validate(response.headers_mut(), digest, readable);
         if let Self::Send { range, is_part } = self {
             size(response.headers_mut(), range, is_part.then_some(readable.end));
         }
@@ -221,9 +221,12 @@ pub(in crate::http) fn describe(names: &mut HeaderMap, attempt: AttemptId, class
     set(names, HeaderName::from_static(CLASS), &map::class(class).text());
 }
 
-fn validate(names: &mut HeaderMap, digest: Digest, attempt: AttemptId) {
-    set(names, ETAG, &entity_tag(digest, attempt));
-    set(names, REPR_DIGEST, &format!("crc32c=:{}:", encode_base64(digest.crc.get().to_be_bytes())));
+fn validate(names: &mut HeaderMap, digest: Digest, readable: &Readable) {
+    set(names, ETAG, &entity_tag(digest, readable.attempt));
+    // Content that starts above 0 has no digest of the bytes from 0 on.
+    if readable.start == Offset::ZERO {
+        set(names, REPR_DIGEST, &format!("crc32c=:{}:", encode_base64(digest.crc.get().to_be_bytes())));
+    }
     set(names, ACCEPT_RANGES, "bytes");
 }
 
@@ -285,22 +288,39 @@ mod tests {
 
     const DIGEST: Digest = Digest { length: 9, crc: Crc32c::new(0xe306_9283) };
 
-    fn plan(pairs: &[(HeaderName, &'static str)]) -> Option<(Range<u64>, bool)> {
-        let map = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
-        let readable = Readable {
+    /// Content whose first byte is at `start`.
+    fn readable(start: u64) -> Readable {
+        Readable {
             attempt: AttemptId::new(0, 1),
             digest: Some(DIGEST),
-            floor: Offset::ZERO,
-            end: Offset::new(DIGEST.length),
+            start: Offset::new(start),
+            floor: Offset::new(start),
+            end: Offset::new(start + DIGEST.length),
             class: ClassAchieved {
-                class: StoreClass::Blocking,
-                durability: store_api::Durability::Local,
-                sync: store_api::SyncLevel::Full,
-                scope: store_api::Scope::NodeDisk,
+                class: store_api::StoreClass::Pipelined,
+                durability: store_api::Durability::Volatile,
+                sync: store_api::SyncLevel::None,
+                scope: store_api::Scope::NodeLife,
             },
-            location: Location { node: NodeId::new("n").expect("an id"), life: NodeLife::new(1), url: "http://n:1".into() },
-        };
-        match Plan::of(&map, DIGEST, &readable) {
+            location: Location { node: NodeId::new("n").expect("an id"), life: NodeLife::new(1), url: "http://n".into() },
+        }
+    }
+
+    #[test]
+    fn content_that_starts_above_0_has_absolute_offsets_and_no_digest_of_the_whole() {
+        let map = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=72-74"))]);
+        let plan = Plan::of(&map, DIGEST, &readable(70));
+        assert!(matches!(plan, Ok(Plan::Send { range, is_part: true }) if range == (72..75)));
+        for (start, has_digest) in [(0, true), (70, false)] {
+            let mut names = HeaderMap::new();
+            validate(&mut names, DIGEST, &readable(start));
+            assert_eq!((names.contains_key(REPR_DIGEST), names.contains_key(ETAG)), (has_digest, true));
+        }
+    }
+
+    fn plan(pairs: &[(HeaderName, &'static str)]) -> Option<(Range<u64>, bool)> {
+        let map = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
+        match Plan::of(&map, DIGEST, &readable(0)) {
             Ok(Plan::Send { range, is_part }) => Some((range, is_part)),
             _ => None,
         }

@@ -175,3 +175,71 @@ async fn the_number_of_attempts_is_bounded() {
     }
     assert_eq!(refused(node.open(0, 0, 1024).await), ServiceErrorKind::TooLarge { limit: 1024 });
 }
+
+/// What is stated of, and what is known about, content that starts above 0: lengths and checksums are
+/// of the bytes from the start, offsets are absolute.
+#[tokio::test]
+async fn content_that_starts_above_0_is_stated_by_its_bytes_and_addressed_by_its_offsets() {
+    let node = Node::with_dataset(StoreClass::Pipelined).await;
+    let request = OpenAttempt { starts: vec![(SubpartitionIndex::new(0), Offset::new(70))], ..OpenAttempt::default() };
+    node.service.open_attempt(&at(0), request).await.unwrap();
+    node.write(0, a(0, 0), b"0123456789").await.unwrap();
+    let stated = |length, crc: Option<&[u8]>| {
+        let crcs = crc.map(|bytes| vec![Crc32c::of(bytes)]);
+        Some(StatedContent { indices: Some(vec![0]), lengths: vec![length], crcs })
+    };
+    let seal = |content| node.service.seal(&of(0, a(0, 0)), node.life(), content);
+    for wrong in [stated(80, None), stated(9, None), stated(80, Some(b"0123456789")), stated(10, Some(b"0123456780"))] {
+        assert!(matches!(refused(seal(wrong.clone()).await), ServiceErrorKind::DigestMismatch { .. }), "{wrong:?}");
+    }
+    for right in [stated(10, None), stated(10, Some(b"0123456789")), None] {
+        let Ok(SealReply::Won(view)) = seal(right.clone()).await else { panic!("{right:?} was refused") };
+        assert_eq!(view.manifest.table.digest(SubpartitionIndex::new(0)).unwrap(), Digest { length: 10, crc: Crc32c::of(b"0123456789") });
+    }
+    let readable = node.service.resolve(&at(0), SubpartitionIndex::new(0), None).await.unwrap();
+    assert_eq!((readable.start, readable.floor, readable.end), (Offset::new(70), Offset::new(70), Offset::new(80)));
+    assert_eq!(readable.digest.map(|digest| digest.length), Some(10), "the digest covers [start, end)");
+    let want = AvailabilityWant {
+        dataset: dataset_id("d"),
+        partition: PartitionId::new(0),
+        n_partitions: 1,
+        subpartition: Some(SubpartitionIndex::new(0)),
+    };
+    let view = node.service.availability(&id("j"), vec![want]).await.unwrap().swap_remove(0);
+    assert_eq!((view.floor, view.end), (Some(Offset::new(70)), Some(Offset::new(80))));
+    let read = |start: u64, end| {
+        let call =
+            ReadCall { attempt: None, subpartition: SubpartitionIndex::new(0), start: Offset::new(start), end, kind: ReadKind::Sealed };
+        let service = node.service.clone();
+        async move {
+            let chunks: Vec<bytes::Bytes> = futures::TryStreamExt::try_collect(service.read(&at(0), call).await?.chunks).await?;
+            Ok(chunks.concat())
+        }
+    };
+    assert_eq!(read(73, Some(Offset::new(76))).await.unwrap(), b"345");
+    assert_eq!(read(70, None).await.unwrap(), b"0123456789");
+    assert_eq!(refused(read(0, None).await), ServiceErrorKind::BelowFloor { floor: Offset::new(70) });
+    assert_eq!(refused(read(81, None).await), ServiceErrorKind::RangeNotSatisfiable { end: Offset::new(80) });
+}
+
+#[tokio::test]
+async fn open_attempts_and_sealed_ones_are_counted_up_and_back_to_nothing() {
+    let node = Node::with_dataset(StoreClass::Blocking).await;
+    let counts = || (node.service.n_open_attempts(), node.service.n_sealed(StoreClass::Blocking));
+    assert_eq!(counts(), (0, 0));
+    for attempt in 0..3 {
+        node.open(0, 0, attempt).await.unwrap();
+    }
+    node.open(1, 0, 0).await.unwrap();
+    assert_eq!(counts(), (4, 0));
+    node.open(1, 0, 0).await.unwrap();
+    assert_eq!(counts().0, 4, "a repeat opens nothing");
+    node.seal(0, a(0, 1)).await.unwrap();
+    assert_eq!(counts(), (1, 1), "the losers of a seal are closed with it");
+    node.service.abort_attempt(&of(1, a(0, 0)), node.life()).await.unwrap();
+    assert_eq!(counts(), (0, 1));
+    node.open(2, 0, 0).await.unwrap();
+    assert_eq!(node.service.n_sealed(StoreClass::Durable), 0, "each class is counted for itself");
+    node.service.release_job(&id("j"), Some(JobEpoch::new(1))).await.unwrap();
+    assert_eq!(counts(), (0, 0));
+}

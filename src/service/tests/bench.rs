@@ -213,6 +213,7 @@ pub(super) struct Node {
     pub(super) config: ServiceConfig,
     name: String,
     life: u64,
+    medium: Option<Arc<dyn SharedMedium>>,
 }
 
 /// What a node is made from.
@@ -223,11 +224,12 @@ pub(super) struct Plan {
     /// The medium that nodes share.
     pub(super) durable: Option<Arc<ModelStore>>,
     pub(super) clock: Option<Arc<ManualClock>>,
+    pub(super) medium: Option<Arc<dyn SharedMedium>>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { config: ServiceConfig::default(), name: "node", shared: None, durable: None, clock: None }
+        Self { config: ServiceConfig::default(), name: "node", shared: None, durable: None, clock: None, medium: None }
     }
 }
 
@@ -245,7 +247,8 @@ impl Node {
         let model = |profile| ModelStore::new(profile, BUDGET, clock.clone());
         let durable = plan.durable.unwrap_or_else(|| model(ModelProfile::arbitrating()));
         let (pipelined, blocking) = (Switch::new(model(ModelProfile::pipelined())), Switch::new(model(ModelProfile::surviving())));
-        Self::build(plan.config, plan.name.to_owned(), 1, clock, pipelined, blocking, durable, Arc::default(), plan.shared).await
+        Self::build(plan.config, plan.name.to_owned(), 1, clock, pipelined, blocking, durable, Arc::default(), plan.shared, plan.medium)
+            .await
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a node, once")]
@@ -259,6 +262,7 @@ impl Node {
         durable: Arc<ModelStore>,
         catalog: Arc<TestCatalog>,
         shared: Option<Arc<TestCatalog>>,
+        medium: Option<Arc<dyn SharedMedium>>,
     ) -> Self {
         let tasks = TaskGroup::new();
         let stores = Stores { pipelined: Some(pipelined.clone()), blocking: Some(blocking.clone()), durable: Some(durable.clone()) };
@@ -266,6 +270,7 @@ impl Node {
             stores,
             local_catalog: catalog.clone(),
             shared_catalog: shared.clone().map(|shared| shared as Arc<dyn Catalog>),
+            medium: medium.clone(),
             arbiter: Arc::new(LocalArbiter::new()),
             clock: clock.clone(),
             tasks: tasks.clone(),
@@ -275,7 +280,7 @@ impl Node {
             random: Arc::new(Counting(AtomicU64::new(DRAWN.fetch_add(1 << 20, Ordering::SeqCst)))),
         };
         let service = PartitionService::start(config.clone(), parts).await.unwrap();
-        Self { service, clock, blocking, durable, catalog, shared, tasks, config, name, life }
+        Self { service, clock, blocking, durable, catalog, shared, tasks, config, name, life, medium }
     }
 
     /// The next life of this node: what was only in memory is gone.
@@ -283,7 +288,8 @@ impl Node {
         self.tasks.cancel();
         let pipelined = Switch::new(ModelStore::new(ModelProfile::pipelined(), BUDGET, self.clock.clone()));
         let blocking = Switch::new(self.blocking.inner.reopened());
-        Self::build(self.config, self.name, self.life + 1, self.clock, pipelined, blocking, self.durable, self.catalog, self.shared).await
+        let (life, medium) = (self.life + 1, self.medium);
+        Self::build(self.config, self.name, life, self.clock, pipelined, blocking, self.durable, self.catalog, self.shared, medium).await
     }
 
     pub(super) fn life(&self) -> Option<NodeLife> {

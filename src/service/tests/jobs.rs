@@ -236,6 +236,7 @@ async fn a_class_that_cannot_be_kept_is_refused_and_never_weakened() {
         stores: Stores { blocking: Some(model), ..Stores::default() },
         local_catalog: node.catalog.clone(),
         shared_catalog: None,
+        medium: None,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: TaskGroup::new(),

@@ -21,6 +21,7 @@ async fn two() -> (Node, Node) {
         shared: Some(shared.clone()),
         durable: Some(durable.clone()),
         clock: Some(clock.clone()),
+        medium: None,
     };
     let (one, two) = (Node::plan(plan("one")).await, Node::plan(plan("two")).await);
     let request =

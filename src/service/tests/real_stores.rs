@@ -35,6 +35,7 @@ async fn open(root: &TempDir, life: u64) -> (Arc<PartitionService>, TaskGroup) {
         stores: Stores { pipelined: Some(memory), blocking: Some(disk.clone()), durable: None },
         local_catalog: Arc::new(disk.catalog()),
         shared_catalog: None,
+        medium: None,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: tasks.clone(),

@@ -135,6 +135,7 @@ async fn a_record_that_cannot_be_read_stops_the_start() {
         stores: Stores::default(),
         local_catalog: node.catalog.clone(),
         shared_catalog: None,
+        medium: None,
         arbiter: Arc::new(LocalArbiter::new()),
         clock: node.clock.clone(),
         tasks: TaskGroup::new(),

@@ -193,6 +193,7 @@ async fn start_service(
         stores,
         local_catalog,
         shared_catalog,
+        medium: None,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
         tasks: tasks.clone(),

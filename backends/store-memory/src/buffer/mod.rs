@@ -12,25 +12,7 @@
 
 use bytes::Bytes;
 use std::collections::VecDeque;
-use store_api::{Chunk, Crc32c, Digest, Offset, Permit};
-
-/// Bytes and the memory that was reserved for them. The permit goes back when the last slice of the
-/// bytes is dropped, so bytes on their way to a slow reader stay charged.
-struct Charged {
-    bytes: Bytes,
-    _permit: Permit,
-}
-
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// Ties bytes to the permit that pays for them.
-pub(crate) fn charge(bytes: Bytes, permit: Permit) -> Bytes {
-    Bytes::from_owner(Charged { bytes, _permit: permit })
-}
+use store_api::{Chunk, Crc32c, Digest, Offset};
 
 /// A chunk in memory.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@
 use crate::attempt::{Attempt, Subpartition};
 use crate::buffer::{Extent, Held, Look};
 use crate::core::Core;
-use crate::error::Subject;
+use crate::error::{Subject, budget_kind};
 use crate::spill::Place;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -18,6 +18,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store_api::clock::within;
+use store_api::reads::charged;
 use store_api::store::clip_range;
 use store_api::{
     AttemptState, Crc32c, LossCause, Offset, Operation, ReadMode, ReadRequest, ReadStream, Retention, StoreError, StoreErrorKind,
@@ -164,7 +165,9 @@ impl Reader {
         let Some(spill) = &self.core.spill else {
             return Err(self.subject().refuse_at(StoreErrorKind::Internal, self.request.subpartition));
         };
-        let read = spill.read(&extent).await;
+        let reserved = self.core.reads.reserve(extent.length).await;
+        let permit = reserved.map_err(|error| self.subject().refuse_at(budget_kind(error), self.request.subpartition))?;
+        let read = spill.read(&extent).await.map(|bytes| charged(bytes, permit));
         let bytes = read.map_err(|failure| {
             if let Some(cause) = failure.loss() {
                 self.attempt.lose(cause);

@@ -17,9 +17,9 @@ use store_api::store::fetch_in_order;
 use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, ByteBudget, Capabilities, CheckpointRequest,
     ClassAchieved, DatasetSpec, Durability, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, NodeId, NodeLife, Offset,
-    OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadRequest, ReadStream, RecoveryReport, ReleaseReport,
-    ReleaseScope, Retention, Scope, SealManifest, SealOutcome, SharedClock, SharedStore, StoreClass, StoreError, StoreErrorKind, SyncLevel,
-    TaskGroup,
+    OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadBudget, ReadRequest, ReadStream, RecoveryReport,
+    ReleaseReport, ReleaseScope, Retention, Scope, SealManifest, SealOutcome, SharedClock, SharedStore, StoreClass, StoreError,
+    StoreErrorKind, SyncLevel, TaskGroup,
 };
 use tokio::sync::Notify;
 
@@ -68,6 +68,7 @@ impl MemoryStore {
             kick,
             order: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
+            reads: config.reads.clone().unwrap_or_else(|| ReadBudget::own(clock.clone())),
             node_life: life,
             config,
             clock,
@@ -90,6 +91,12 @@ impl MemoryStore {
     #[must_use]
     pub fn budget(&self) -> ByteBudget {
         self.core.accounts.root().clone()
+    }
+
+    /// Bytes of all jobs in spill files. For metrics.
+    #[must_use]
+    pub fn spilled_bytes(&self) -> u64 {
+        self.core.accounts.all().iter().fold(0_u64, |sum, account| sum.saturating_add(account.usage.held().disk))
     }
 
     /// Reservations that wait for room now. For metrics.

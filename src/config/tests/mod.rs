@@ -1,7 +1,9 @@
-//! Claims about the configuration as a whole.
+//! Claims about the configuration as a whole; `keys` has those that hold for every setting by name.
 
-use super::schema::{Form, Part, Section};
-use super::*;
+mod keys;
+
+use crate::config::schema::{Form, Part, Section};
+use crate::config::*;
 use std::collections::BTreeSet;
 use toml::{Table, Value};
 
@@ -100,6 +102,21 @@ fn settings_that_do_not_fit_together_are_refused() {
         ("[lease]\nmax = \"1m\"", "lease.default"),
         ("[http]\nread_stall = \"0s\"", "http.read_stall"),
         ("[http]\nmax_requests = 0", "http.max_requests"),
+        ("[http]\nmax_connections = 0", "http.max_connections"),
+        ("[http]\nmax_streams = 0", "http.max_streams"),
+        ("[http]\nmax_connections = 4096", "http.max_connections (4096)"),
+        ("[http]\nbudget = \"1MiB\"", "http.max_connections"),
+        ("[http]\nstream_window = \"1KiB\"", "http.stream_window"),
+        ("[http]\nmax_streams = 4096\nstream_window = \"1MiB\"", "http.max_streams"),
+        ("[http]\nmax_document = \"64MiB\"", "the memory for documents"),
+        ("[http]\nmax_document = 0", "http.max_document"),
+        ("[node]\nmemory = \"16MiB\"", "limits.atomic_append"),
+        ("[limits]\nread_budget = \"1MiB\"", "limits.read_budget"),
+        ("[limits]\nread_patience = \"0s\"", "limits.read_patience"),
+        ("[limits]\nread_patience = \"5m\"", "limits.read_patience"),
+        ("[limits]\natomic_append = \"512KiB\"", "limits.atomic_append"),
+        ("[lease]\norphan_grace = \"4m\"", "lease.default"),
+        ("[lease]\norphan_interval = \"0s\"", "lease.orphan_interval"),
         ("[node]\nmemory = \"64MiB\"\n[memory]\nbudget = \"64MiB\"", "node.memory"),
         ("[limits]\nmax_frame = \"17MiB\"", "the largest chunk"),
         ("[memory]\nbudget = \"1MiB\"", "memory.budget"),

@@ -3,14 +3,18 @@
 //! ```text
 //!   caller → Metered → Traced → Deadline → backend
 //! ```
-//! Counting is outermost, so that what the deadline ended is counted and told.
+//! Counting is outermost, so that what the deadline ended is counted and told. All stores share one
+//! budget for bytes on their way to readers. `gauges` says what is held where.
+
+mod gauges;
 
 use crate::config::{Budgets, Config, ConfigError, ObjectKind, Sync, secret_of};
 use crate::layer::{Deadline, Metered, Traced};
-use crate::metrics::{Metrics, Source};
+use crate::metrics::Metrics;
 use std::sync::Arc;
 use store_api::{
-    ByteBudget, Catalog, NodeId, NodeLife, Operation, SharedClock, SharedStore, StoreError, StoreErrorKind, SyncLevel, TaskGroup,
+    ByteBudget, Catalog, NodeId, NodeLife, Operation, ReadBudget, SharedClock, SharedMedium, SharedStore, StoreError, StoreErrorKind,
+    SyncLevel, TaskGroup,
 };
 use store_disk::DiskStore;
 use store_memory::MemoryStore;
@@ -65,6 +69,8 @@ pub struct StoreStack {
     pub local_catalog: Arc<dyn Catalog>,
     /// The catalog in the object store.
     pub shared_catalog: Option<Arc<dyn Catalog>>,
+    /// The object store, for taking away what dead jobs left in it.
+    pub medium: Option<Arc<dyn SharedMedium>>,
     /// What is wrong.
     pub health: Health,
     /// The memory budgets of the stores that are on.
@@ -74,17 +80,19 @@ pub struct StoreStack {
 /// Opens the stores and wraps them. Takes as long as the index needs to open and the object store
 /// to answer. Errors: both of [`StackError`]; what was opened before is dropped.
 pub async fn open(config: &Config, surroundings: &Surroundings, metrics: &Arc<Metrics>) -> Result<StoreStack, StackError> {
-    let disk = open_disk(config, surroundings).await?;
-    let memory = if config.memory.enabled { Some(open_memory(config, surroundings).await?) } else { None };
-    let object = open_object(config, surroundings).await?;
+    let reads = ReadBudget::new(Budgets::of(config).reads.bytes(), config.limits.read_patience.get(), surroundings.clock.clone());
+    let disk = open_disk(config, surroundings, &reads).await?;
+    let memory = if config.memory.enabled { Some(open_memory(config, surroundings, &reads).await?) } else { None };
+    let object = open_object(config, surroundings, &reads).await?;
     let wrap = |store: SharedStore| wrap(store, config, surroundings, metrics);
-    metrics.register_sources(sources(config, memory.as_ref(), &disk));
+    metrics.register_sources(gauges::sources(config, &reads, memory.as_ref(), &disk, object.as_ref()));
     let shared_catalog = object.as_ref().map(|store| Arc::new(store.catalog()) as Arc<dyn Catalog>);
     let budgets = [memory.as_ref().map(|store| store.budget()), config.disk.enabled.then(|| disk.budget())];
     let budgets = budgets.into_iter().flatten().chain(object.iter().flat_map(|store| store.budgets())).collect();
     Ok(StoreStack {
         pipelined: memory.map(|store| wrap(store)),
         blocking: config.disk.enabled.then(|| wrap(disk.clone())),
+        medium: object.clone().map(|store| store as Arc<dyn SharedMedium>),
         durable: object.map(|store| wrap(store)),
         local_catalog: Arc::new(disk.catalog()),
         shared_catalog,
@@ -103,10 +111,11 @@ fn refused(what: &'static str) -> impl Fn(StoreError) -> StackError {
     move |source| StackError::Store { what, source }
 }
 
-async fn open_memory(config: &Config, surroundings: &Surroundings) -> Result<Arc<MemoryStore>, StackError> {
+async fn open_memory(config: &Config, surroundings: &Surroundings, reads: &ReadBudget) -> Result<Arc<MemoryStore>, StackError> {
     let Surroundings { clock, tasks, node, life } = surroundings.clone();
     let environment = store_memory::Environment { clock, tasks, node, life };
-    MemoryStore::open(memory_config(config), environment).await.map_err(refused("store of pipelined partitions"))
+    let settings = store_memory::Config { reads: Some(reads.clone()), ..memory_config(config) };
+    MemoryStore::open(settings, environment).await.map_err(refused("store of pipelined partitions"))
 }
 
 fn memory_config(config: &Config) -> store_memory::Config {
@@ -126,10 +135,10 @@ fn memory_config(config: &Config) -> store_memory::Config {
     }
 }
 
-async fn open_disk(config: &Config, surroundings: &Surroundings) -> Result<Arc<DiskStore>, StackError> {
+async fn open_disk(config: &Config, surroundings: &Surroundings, reads: &ReadBudget) -> Result<Arc<DiskStore>, StackError> {
     let what = "store of blocking partitions";
     let Surroundings { clock, tasks, node, life } = surroundings.clone();
-    let settings = disk_config(config);
+    let settings = store_disk::Config { reads: Some(reads.clone()), ..disk_config(config) };
     let environment = store_disk::Environment { clock, tasks: tasks.clone(), node, life };
     let opened = tasks.run_blocking(move || DiskStore::open(settings, environment)).await;
     let panicked = || StoreError::new(StoreErrorKind::Internal, Operation::Recover, "opening");
@@ -153,13 +162,14 @@ fn disk_config(config: &Config) -> store_disk::Config {
         n_lanes: disk.lanes,
         lane_patience: disk.lane_patience.get(),
         n_open_files: disk.open_files,
-        index_cache_bytes: disk.index_cache.as_usize(),
+        index_cache_bytes: config.index_cache().as_usize(),
         ..store_disk::Config::new(config.disk_directories(), config.index_directory())
     }
 }
 
-async fn open_object(config: &Config, surroundings: &Surroundings) -> Result<Option<Arc<ObjectStore>>, StackError> {
+async fn open_object(config: &Config, surroundings: &Surroundings, reads: &ReadBudget) -> Result<Option<Arc<ObjectStore>>, StackError> {
     let Some(settings) = object_config(config)? else { return Ok(None) };
+    let settings = store_object::Config { reads: Some(reads.clone()), ..settings };
     let Surroundings { clock, tasks, node, life } = surroundings.clone();
     let environment = store_object::Environment { clock, tasks, node, life };
     let opened = ObjectStore::open(settings, environment).await;
@@ -174,7 +184,7 @@ fn object_config(config: &Config) -> Result<Option<store_object::Config>, Config
         store,
         prefix: object.prefix.clone(),
         memory_bytes: budgets.durable.bytes(),
-        read_memory_bytes: budgets.durable_reads.bytes(),
+        manifest_cache_bytes: config.manifest_cache().bytes(),
         part_bytes: object.part_size.bytes(),
         uploads_per_attempt: object.uploads_per_attempt,
         manifest_age_ms: object.manifest_age.as_ms(),
@@ -230,50 +240,6 @@ fn object_store(config: &Config) -> Result<Option<store_object::StoreConfig>, Co
     Ok(Some(store))
 }
 
-/// What is asked of the stores when the metrics page is made. Budgets by part, rooms by directory
-/// number: paths are no labels.
-fn sources(config: &Config, memory: Option<&Arc<MemoryStore>>, disk: &Arc<DiskStore>) -> Vec<Source> {
-    let budgets = Budgets::of(config);
-    let parts = [
-        ("pipelined", budgets.pipelined),
-        ("blocking", budgets.blocking),
-        ("durable", budgets.durable),
-        ("durable_reads", budgets.durable_reads),
-        ("documents", budgets.documents),
-    ];
-    let limits: Vec<_> = parts.iter().map(|(part, size)| (vec![("part", (*part).to_owned())], size.bytes())).collect();
-    // Sources do not keep the stores: these keep the metrics that hold the sources.
-    let for_rooms = Arc::downgrade(disk);
-    let mut sources = vec![
-        Source {
-            name: "budget_limit_bytes",
-            help: "Memory that each part may use",
-            is_counter: false,
-            read: Box::new(move || limits.clone()),
-        },
-        Source {
-            name: "disk_free_bytes",
-            help: "Room beyond the reserve, by number of the data directory",
-            is_counter: false,
-            read: Box::new(move || {
-                let directories = for_rooms.upgrade().map(|disk| disk.directories()).unwrap_or_default();
-                let numbered = directories.into_iter().enumerate();
-                numbered.map(|(number, status)| (vec![("directory", number.to_string())], status.free_bytes)).collect()
-            }),
-        },
-    ];
-    if let Some(memory) = memory {
-        let (for_used, for_waiting) = (Arc::downgrade(memory), Arc::downgrade(memory));
-        sources.push(Source::gauge("pipelined_used_bytes", "Memory that pipelined partitions use", move || {
-            for_used.upgrade().map_or(0, |store| store.reserved_bytes())
-        }));
-        sources.push(Source::gauge("pipelined_waiting", "Appends that wait for memory", move || {
-            for_waiting.upgrade().map_or(0, |store| store.n_waiting())
-        }));
-    }
-    sources
-}
-
 fn health(disk: Arc<DiskStore>) -> Health {
     Arc::new(move || {
         let numbered = disk.directories().into_iter().enumerate();
@@ -299,9 +265,8 @@ mod tests {
         config.disk.job_budget = Some(ByteSize::mib(20));
         config.disk.reserve = ByteSize::mib(3);
         config.disk.lane_patience = TimeSpan::secs(2);
-        config.disk.index_cache = ByteSize::mib(5);
+        config.disk.index_cache = Some(ByteSize::mib(5));
         config.object.budget = Some(ByteSize::mib(40));
-        config.object.read_budget = Some(ByteSize::mib(6));
         config.object.part_size = ByteSize::mib(7);
         config.object.manifest_age = TimeSpan::secs(2);
         config.object.answer_limit = TimeSpan::secs(2);
@@ -312,7 +277,7 @@ mod tests {
         assert_eq!((disk.write_budget_bytes, disk.per_job_budget_bytes, disk.reserve_bytes), (24 << 20, 20 << 20, 3 << 20));
         assert_eq!((disk.lane_patience.as_millis(), disk.index_cache_bytes), (2000, 5 << 20));
         let object = object_config(&config).unwrap().unwrap();
-        assert_eq!((object.memory_bytes, object.read_memory_bytes, object.part_bytes), (40 << 20, 6 << 20, 7 << 20));
+        assert_eq!((object.memory_bytes, object.part_bytes), (40 << 20, 7 << 20));
         assert_eq!((object.manifest_age_ms, object.answer_limit_ms), (2000, 2000));
         assert_eq!(object.validate(), Ok(()));
     }
