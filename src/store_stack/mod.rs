@@ -73,7 +73,7 @@ pub struct StoreStack {
     pub medium: Option<Arc<dyn SharedMedium>>,
     /// What is wrong.
     pub health: Health,
-    /// The memory budgets of the stores that are on.
+    /// The memory budgets of the stores that are on, and of their reads.
     pub memory: Vec<ByteBudget>,
 }
 
@@ -88,7 +88,7 @@ pub async fn open(config: &Config, surroundings: &Surroundings, metrics: &Arc<Me
     metrics.register_sources(gauges::sources(config, &reads, memory.as_ref(), &disk, object.as_ref()));
     let shared_catalog = object.as_ref().map(|store| Arc::new(store.catalog()) as Arc<dyn Catalog>);
     let budgets = [memory.as_ref().map(|store| store.budget()), config.disk.enabled.then(|| disk.budget())];
-    let budgets = budgets.into_iter().flatten().chain(object.iter().flat_map(|store| store.budgets())).collect();
+    let budgets = budgets.into_iter().flatten().chain(object.iter().map(|store| store.budget())).chain([reads.budget()]).collect();
     Ok(StoreStack {
         pipelined: memory.map(|store| wrap(store)),
         blocking: config.disk.enabled.then(|| wrap(disk.clone())),

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 const JOB: &str = "q1";
 const ADMIN: &str = "admin-token-of-the-tests";
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(4);
 
 async fn owner(api: &Api, nonce: &str, take_over: bool) -> (u16, String) {
     let answer = api.put(&format!("/v1/jobs/{JOB}"), &json!({"owner_nonce": nonce, "take_over": take_over})).await.expect("answered");
@@ -139,12 +139,15 @@ async fn clients_that_do_nothing_do_not_hold_up_the_end() {
     let mut tail = raw(&address, &tail).await;
     let upload = format!(
         "PUT {}/attempts/0.0/subpartitions/0?offset=0 HTTP/1.1\r\nHost: n\r\nForebay-Node-Life: {life}\r\n\
-         Content-Type: application/octet-stream\r\nContent-Length: 10\r\n\r\n01234",
+         Content-Type: application/octet-stream\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n",
         written.path()
     );
     let mut upload = raw(&address, &upload).await;
-    // All of it has arrived once a later request over a new connection is answered.
-    node.api.get("/readyz").await.expect("answered").ok();
+    // The node has begun with the upload once it asks for the body.
+    let mut go_on = [0; 25];
+    upload.read_exact(&mut go_on).await.expect("the node asks for the body");
+    assert!(go_on.starts_with(b"HTTP/1.1 100"), "{:?}", String::from_utf8_lossy(&go_on));
+    upload.write_all(b"01234").await.expect("sent");
 
     let begun = Instant::now();
     node.terminate();

@@ -101,6 +101,12 @@ impl ReadBudget {
         self.shared.bytes.used_bytes()
     }
 
+    /// The budget that reads are charged to. For whoever shows the memory of a node as a whole.
+    #[must_use]
+    pub fn budget(&self) -> ByteBudget {
+        self.shared.bytes.clone()
+    }
+
     fn is_ample(&self) -> bool {
         self.used_bytes().saturating_mul(AMPLE) <= self.limit_bytes()
     }

@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn plans_far_out_name_the_right_bytes_of_the_right_object() {
         let block_bytes = 1_u32 << 20;
-        let content = huge(block_bytes);
+        let (content, held) = (huge(block_bytes), sealed(huge(block_bytes)));
         let block = u64::from(block_bytes);
         for index in 0..2 {
             let extents: Vec<(u32, Extent)> =
@@ -337,7 +337,8 @@ mod tests {
                     let end = (start + length).min(total);
                     let wanted = OffsetRange::new(Offset::new(start), Offset::new(end.max(start))).unwrap();
                     let mut at = start;
-                    for step in plan(&content, index, wanted, 4 << 20) {
+                    let mut walk = Walk::new(held.clone(), index, wanted);
+                    while let Some(step) = walk.next(4 << 20) {
                         // Where the next byte lies, found by walking over the extents.
                         let mut before = 0;
                         let (object, extent) = extents

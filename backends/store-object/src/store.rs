@@ -92,10 +92,10 @@ impl ObjectStore {
         Self::open_connection(config, connection, environment).await
     }
 
-    /// The memory for bytes on their way to the object store, and for those on their way to readers.
+    /// The memory for bytes on their way to the object store.
     #[must_use]
-    pub fn budgets(&self) -> [ByteBudget; 2] {
-        [self.inner.budget.clone(), self.inner.reads.clone()]
+    pub fn budget(&self) -> ByteBudget {
+        self.inner.budget.clone()
     }
 
     /// Opens a store on a client that the caller has made; `parts` is the same client where it can

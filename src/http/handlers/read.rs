@@ -297,7 +297,7 @@ mod tests {
             floor: Offset::new(start),
             end: Offset::new(start + DIGEST.length),
             class: ClassAchieved {
-                class: store_api::StoreClass::Pipelined,
+                class: StoreClass::Pipelined,
                 durability: store_api::Durability::Volatile,
                 sync: store_api::SyncLevel::None,
                 scope: store_api::Scope::NodeLife,

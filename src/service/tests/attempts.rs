@@ -188,7 +188,8 @@ async fn content_that_starts_above_0_is_stated_by_its_bytes_and_addressed_by_its
         let crcs = crc.map(|bytes| vec![Crc32c::of(bytes)]);
         Some(StatedContent { indices: Some(vec![0]), lengths: vec![length], crcs })
     };
-    let seal = |content| node.service.seal(&of(0, a(0, 0)), node.life(), content);
+    let attempt = of(0, a(0, 0));
+    let seal = |content| node.service.seal(&attempt, node.life(), content);
     for wrong in [stated(80, None), stated(9, None), stated(80, Some(b"0123456789")), stated(10, Some(b"0123456780"))] {
         assert!(matches!(refused(seal(wrong.clone()).await), ServiceErrorKind::DigestMismatch { .. }), "{wrong:?}");
     }

@@ -185,7 +185,7 @@ async fn start_service(
         budgets.push(disk.budget());
         stores.blocking = Some(disk);
         let object = object_store(directory, options, tasks, life).await;
-        budgets.extend(object.budgets());
+        budgets.push(object.budget());
         shared_catalog = options.shared_objects.is_some().then(|| Arc::new(object.catalog()) as Arc<dyn Catalog>);
         stores.durable = Some(object);
     }
