@@ -78,8 +78,8 @@ fn every_setting_is_taken_from_the_file_then_the_environment_then_flags() {
         let environment = [(variable, in_environment(&of_environment))];
         let flags = [(format!("{section}.{name}"), toml_value(&of_flag))];
         let is_secret = printed(&read_from(&file, &[], &[]).0, &section, name).is_some_and(|text| text.contains(REDACTED));
-        let cases: [(&[(String, String)], &[(String, Value)], &str); 3] =
-            [(&[], &[], &of_file), (&environment, &[], &of_environment), (&environment, &flags, &of_flag)];
+        type Case<'a> = (&'a [(String, String)], &'a [(String, Value)], &'a str);
+        let cases: [Case<'_>; 3] = [(&[], &[], &of_file), (&environment, &[], &of_environment), (&environment, &flags, &of_flag)];
         let mut seen = BTreeSet::new();
         for (environment, flags, expected) in cases {
             let (config, problems) = read_from(&file, environment, flags);

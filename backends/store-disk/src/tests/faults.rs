@@ -223,6 +223,7 @@ async fn a_thousand_pieces_more_than_one_call_takes_are_written_in_order() {
 /// end nothing is held anywhere, and nothing comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[expect(clippy::disallowed_methods, reason = "tests spawn what they wait for")]
+#[expect(clippy::too_many_lines, reason = "one race, told in one piece")]
 async fn ends_that_race_with_writing_leave_nothing_behind() {
     let mut fixture = Fixture::new();
     (fixture.config.write_budget_bytes, fixture.config.per_job_budget_bytes) = (300_000, 300_000);
