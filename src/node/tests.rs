@@ -121,7 +121,9 @@ async fn a_node_keeps_all_three_kinds_and_after_a_restart_those_that_it_promised
 async fn a_node_tells_the_memory_that_it_was_given_and_what_of_it_is_in_use() {
     let directory = tempfile::tempdir().unwrap();
     let config = config_in(directory.path());
-    let given = crate::config::Budgets::of(&config).total().bytes();
+    // Windows of connections are bounded, not counted.
+    let budgets = crate::config::Budgets::of(&config);
+    let given = budgets.total().bytes() - budgets.connections.bytes();
     let node = start(config, directory.path()).await;
     let idle = node.expect(reqwest::Method::GET, "/v1/node", Value::Null).await;
     assert_eq!((&idle["memory_budget_bytes"], idle["location"]["url"].as_str()), (&json!(given), Some(node.url.as_str())));

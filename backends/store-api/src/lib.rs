@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`ids`], [`offset`] | names and byte positions |
-//! | [`chunk`], [`table`], [`frame`] | bytes with checksums, digests per subpartition, the frame codec |
+//! | [`chunk`], [`table`], [`frame`] | bytes with checksums (joined by `polynomial`), digests per subpartition, the frame codec |
 //! | [`partition`], [`capability`] | kinds and states, and what a store promises |
 //! | [`error`] | what a caller shall do |
 //! | [`budget`], [`clock`], [`task`] | memory, time and background work, passed in |
@@ -25,6 +25,7 @@ pub mod ids;
 pub mod medium;
 pub mod offset;
 pub mod partition;
+mod polynomial;
 pub mod reads;
 pub mod store;
 pub mod table;

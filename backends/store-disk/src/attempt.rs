@@ -274,7 +274,7 @@ impl Attempt {
     fn add(&self, inner: &mut Inner, index: u32, chunk: Chunk, permit: &mut Permit) -> Result<Applied, StoreError> {
         let length = chunk.length();
         let digest = inner.buffers.get(&index).map_or(Digest::EMPTY, |buffer| buffer.digest);
-        let Some(digest) = digest.followed_by(Digest::from(&chunk)) else {
+        let Some(digest) = digest.followed_by_bytes(chunk.bytes(), chunk.crc()) else {
             let limit = u64::MAX - digest.length;
             return Err(self.refuse(StoreErrorKind::TooLarge { requested: length, limit }, Operation::Append));
         };

@@ -110,7 +110,7 @@ fn settings_that_do_not_fit_together_are_refused() {
         ("[http]\nmax_streams = 4096\nstream_window = \"1MiB\"", "http.max_streams"),
         ("[http]\nmax_document = \"64MiB\"", "the memory for documents"),
         ("[http]\nmax_document = 0", "http.max_document"),
-        ("[node]\nmemory = \"16MiB\"", "limits.atomic_append"),
+        ("[node]\nmemory = \"16MiB\"", "http.max_connections"),
         ("[limits]\nread_budget = \"1MiB\"", "limits.read_budget"),
         ("[limits]\nread_patience = \"0s\"", "limits.read_patience"),
         ("[limits]\nread_patience = \"5m\"", "limits.read_patience"),

@@ -80,8 +80,15 @@ async fn refuse_writes(seen: &mut Seen) {
     seen.note("life_required", node.service.begin_append(&of(0, a(0, 0)), None, subpartition, None, None).await.map(drop));
     node.write(0, a(0, 0), b"12345").await.unwrap();
     for (offset, bytes, expected) in [(9, b"x", "offset_mismatch"), (0, b"z", "content_mismatch")] {
-        let mut sink =
-            node.service.begin_append(&of(0, a(0, 0)), node.life(), subpartition, Some(Offset::new(offset)), Some(1)).await.unwrap();
+        let begun = node.service.begin_append(&of(0, a(0, 0)), node.life(), subpartition, Some(Offset::new(offset)), Some(1)).await;
+        // A gap is refused before any byte is taken, other bytes once they are seen.
+        let mut sink = match begun {
+            Ok(sink) => sink,
+            Err(error) => {
+                seen.note(expected, Err::<(), _>(error));
+                continue;
+            }
+        };
         let permit = sink.reserve(1).await.unwrap();
         let pushed = sink.push(bytes::Bytes::copy_from_slice(bytes), permit).await;
         seen.note(
@@ -281,7 +288,8 @@ async fn the_fencing_table_holds_for_every_kind_of_write() {
     node.open(0, 1, 2).await.unwrap();
     node.open(0, 1, 3).await.unwrap();
     node.service.abort_attempt(&of(0, a(1, 3)), node.life()).await.unwrap();
-    let by_attempt = ServiceErrorKind::Fenced { by: FencedBy::Attempt(a(1, 2)) };
+    // Named is the highest attempt that was opened, also when it has been aborted since.
+    let by_attempt = ServiceErrorKind::Fenced { by: FencedBy::Attempt(a(1, 3)) };
     let by_life = ServiceErrorKind::Fenced { by: FencedBy::Life(NodeLife::new(1)) };
     let (right, former) = (node.life(), Some(NodeLife::new(0xDEAD)));
     let table = [

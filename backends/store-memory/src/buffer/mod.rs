@@ -223,9 +223,8 @@ impl<L: Clone> Buffer<L> {
     /// Adds bytes at the tail. The caller has asked [`Buffer::fit`] under the same lock.
     pub(crate) fn push(&mut self, bytes: Bytes, crc: Crc32c, order: u64) {
         let length = bytes.len() as u64;
-        let added = Digest { length, crc };
         // `fit` has refused what would pass the end of the offsets.
-        let (Some(end), Some(digest)) = (self.tail.checked_add(length), self.digest.followed_by(added)) else { return };
+        let (Some(end), Some(digest)) = (self.tail.checked_add(length), self.digest.followed_by_bytes(&bytes, crc)) else { return };
         self.chunks.push_back(Held { start: self.tail, bytes, crc, order, n_sent: 0 });
         self.tail = end;
         self.digest = digest;

@@ -287,7 +287,7 @@ impl Core {
         }
         let fresh = if known == 0 { piece.chunk.clone() } else { store_api::Chunk::new(bytes.slice(known..)) };
         let too_large = |limit| StoreErrorKind::TooLarge { requested: fresh.length(), limit };
-        let next = digest.followed_by(Digest::from(&fresh)).ok_or_else(|| too_large(u64::MAX.saturating_sub(tail)))?;
+        let next = digest.followed_by_bytes(fresh.bytes(), fresh.crc()).ok_or_else(|| too_large(u64::MAX.saturating_sub(tail)))?;
         let total = self.total_bytes.checked_add(fresh.length()).ok_or_else(|| too_large(u64::MAX.saturating_sub(self.total_bytes)))?;
         let charge = permit.split(fresh.length()).ok_or_else(|| too_large(permit.bytes()))?;
         self.writing.buffer.push(index, tail, &fresh, charge);
