@@ -6,9 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use store_api::TaskGroup;
 use tokio::sync::mpsc;
 
+/// Ends what still runs when nobody waits for it any more.
+struct Ended(TaskGroup);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// Runs all of the work side by side and waits for it. The first failure ends the rest.
 pub(crate) async fn all<T: Send + 'static>(work: Vec<impl Future<Output = Result<T>> + Send + 'static>) -> Result<Vec<T>> {
     let group = TaskGroup::new();
+    let _ended = Ended(group.clone());
     let n = work.len();
     let (sender, mut results) = mpsc::channel(n.max(1));
     for (number, one) in work.into_iter().enumerate() {
@@ -21,13 +31,7 @@ pub(crate) async fn all<T: Send + 'static>(work: Vec<impl Future<Output = Result
     drop(sender);
     let mut found = Vec::with_capacity(n);
     while let Some((number, result)) = results.recv().await {
-        match result {
-            Ok(value) => found.push((number, value)),
-            Err(error) => {
-                group.cancel();
-                return Err(error);
-            }
-        }
+        found.push((number, result?));
     }
     if found.len() != n {
         return Err(LoadError::check("a client ended without a result"));

@@ -14,7 +14,7 @@
 //! | `report`, `page`, `plot` | `report.json`, `docs/performance.md`, its plots |
 //! | `plan`, `machine` | volumes; where it was measured |
 //!
-//! A check that fails fails the run: there is no report then.
+//! A check that fails ends the run with an error: the report then holds the workloads before it only.
 
 mod bench;
 mod content;

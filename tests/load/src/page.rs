@@ -103,7 +103,7 @@ fn generated(setting: &Setting, rows: &[Row], plots: &[(String, String)]) -> Str
     let references = ["nginx", "fio", "iperf3", "s3"].map(|name| member(&setting.references, name));
     let _ = writeln!(out, "References: {}.\n", references.join("; "));
     let met: Vec<&str> = rows.iter().filter(|row| row.is_met()).map(|row| row.id).collect();
-    let missed: Vec<&str> = rows.iter().filter(|row| !row.is_met()).map(|row| row.id).collect();
+    let missed: Vec<&str> = rows.iter().filter(|row| row.has_goal() && !row.is_met()).map(|row| row.id).collect();
     let list = |ids: &[&str]| if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
     let _ = writeln!(out, "Goals met: {}. Goals missed: {}.\n", list(&met), list(&missed));
     out += &figures_table(rows);
@@ -144,6 +144,11 @@ pub(crate) fn plots(rows: &[Row]) -> Vec<(String, String, String)> {
             }
             "W5" => add("restarts", "W5: time to ready by partitions", by_partitions(row).svg()),
             "W7" => add("memory", "W7: memory over time", over_time(row).svg()),
+            "growth" => {
+                for cause in ["partitions", "clients"] {
+                    add(&format!("growth-{cause}"), &format!("Costs by number of {cause}"), growth(row, cause).svg());
+                }
+            }
             _ => {}
         }
     }
@@ -196,6 +201,15 @@ fn by_partitions(row: &Row) -> Lines {
         x: ("sealed partitions".to_owned(), Scale::Log),
         y: ("seconds".to_owned(), Scale::Log),
         series: vec![Series { name: "Forebay".to_owned(), points: counted.collect() }],
+    }
+}
+
+fn growth(row: &Row, cause: &str) -> Lines {
+    Lines {
+        title: format!("Costs by number of {cause}: partitions of 10 KiB, sealed and read back"),
+        x: (cause.to_owned(), Scale::Log),
+        y: ("each in its unit".to_owned(), Scale::Log),
+        series: crate::workload::growth::lines(&row.figures, cause),
     }
 }
 

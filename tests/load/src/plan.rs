@@ -78,6 +78,12 @@ pub(crate) struct Plan {
     pub(crate) seals_each: u32,
     /// W10: bytes of records.
     pub(crate) decode_bytes: u64,
+    /// Growth: numbers of partitions.
+    pub(crate) growth_partitions: &'static [u64],
+    /// Growth: numbers of clients.
+    pub(crate) growth_clients: &'static [usize],
+    /// Growth: partitions that each number of clients shares.
+    pub(crate) growth_partitions_of_clients: u64,
 }
 
 impl Plan {
@@ -96,6 +102,9 @@ impl Plan {
             demo_scale: "2",
             seals_each: 200,
             decode_bytes: 256 * MIB,
+            growth_partitions: &[10, 100, 1_000, 10_000, 100_000],
+            growth_clients: &[1, 8, 64, 200],
+            growth_partitions_of_clients: 10_000,
         }
     }
 
@@ -114,6 +123,9 @@ impl Plan {
             demo_scale: "0.1",
             seals_each: 20,
             decode_bytes: 32 * MIB,
+            growth_partitions: &[10, 100, 1_000],
+            growth_clients: &[1, 8, 64],
+            growth_partitions_of_clients: 500,
         }
     }
 
@@ -132,6 +144,9 @@ impl Plan {
             demo_scale: "0.01",
             seals_each: 3,
             decode_bytes: 4 * MIB,
+            growth_partitions: &[10, 100],
+            growth_clients: &[1, 4],
+            growth_partitions_of_clients: 50,
         }
     }
 }

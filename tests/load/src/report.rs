@@ -2,9 +2,9 @@
 //!
 //! `{"workloads": {"W1": {"ours", "reference", "ratio", "goal", "met", …}, …}, "machine", "commit", …}`.
 //! A workload with several figures has the headline of the one that is furthest from its goal, lists
-//! all under `figures`, and is met only when all of them are.
+//! all under `figures`, and is met only when all of them are. What has no goal stands under `without_goals`.
 
-use crate::figure::Figure;
+use crate::figure::{Figure, Goal};
 use crate::plan::Profile;
 use serde_json::{Map, Value, json};
 
@@ -49,6 +49,11 @@ impl Row {
         !verdicts.is_empty() && verdicts.into_iter().all(|is_met| is_met)
     }
 
+    /// Whether it has any goal.
+    pub(crate) fn has_goal(&self) -> bool {
+        self.figures.iter().any(|figure| figure.goal != Goal::Beside)
+    }
+
     fn to_json(&self) -> Value {
         let mut members = Map::new();
         members.insert("title".to_owned(), json!(self.title));
@@ -64,9 +69,12 @@ impl Row {
 
 /// The document.
 pub(crate) fn document(setting: &Setting, rows: &[Row]) -> Value {
-    let workloads: Map<String, Value> = rows.iter().map(|row| (row.id.to_owned(), row.to_json())).collect();
+    let members = |has_goal: bool| -> Map<String, Value> {
+        rows.iter().filter(|row| row.has_goal() == has_goal).map(|row| (row.id.to_owned(), row.to_json())).collect()
+    };
     json!({
-        "workloads": workloads,
+        "workloads": members(true),
+        "without_goals": members(false),
         "machine": setting.machine,
         "commit": setting.commit,
         "measured_at_ms": setting.measured_at_ms,
@@ -79,7 +87,7 @@ pub(crate) fn document(setting: &Setting, rows: &[Row]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figure::{Goal, Side};
+    use crate::figure::Side;
 
     fn figure(name: &str, ours: f64, reference: f64, goal: Goal) -> Figure {
         Figure::new(name, "MiB/s", "it", (Side::of(vec![ours]), Side::of(vec![reference])), goal)
@@ -120,6 +128,14 @@ mod tests {
         assert_eq!((&w4["ratio"], &w4["goal"], &w4["met"]), (&json!(2.5), &json!(2.0), &json!(false)));
         assert_eq!(w4["figures"].as_array().map(Vec::len), Some(3));
         assert_eq!(w4["figures"][2]["met"], Value::Null);
+    }
+
+    #[test]
+    fn what_has_no_goal_is_no_workload() {
+        let row = Row { id: "growth", title: "t", figures: vec![figure("one", 9.0, 10.0, Goal::Beside)] };
+        let document = document(&setting(), &[row]);
+        assert_eq!(document["workloads"], json!({}));
+        assert_eq!(document["without_goals"]["growth"]["figures"].as_array().map(Vec::len), Some(1));
     }
 
     #[test]

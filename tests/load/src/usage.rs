@@ -86,6 +86,21 @@ pub(crate) fn resident_mib(pids: &[u32]) -> f64 {
     memory_mib(pids, "VmRSS")
 }
 
+/// The value of a line of `/proc/PID/io`.
+fn parse_io(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim().parse().ok()
+}
+
+/// Bytes that these processes have sent towards disks so far. Errors: they cannot be asked.
+pub(crate) fn written_bytes(pids: &[u32]) -> Result<f64> {
+    let read = |pid: &u32| -> Result<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/io"))?;
+        let bytes = parse_io(&text, "write_bytes").ok_or_else(|| LoadError::check("/proc/PID/io has no write_bytes"))?;
+        Ok(bytes as f64)
+    };
+    pids.iter().map(read).sum()
+}
+
 /// This process.
 pub(crate) fn own_pid() -> Vec<u32> {
     vec![std::process::id()]
@@ -116,6 +131,7 @@ mod tests {
         assert_eq!(parse_status(text, "VmHWM"), Some(2.0));
         assert_eq!(parse_status(text, "VmRSS"), Some(1.0));
         assert_eq!(parse_status(text, "VmSwap"), None);
+        assert_eq!(parse_io("wchar: 1\nwrite_bytes: 4096\ncancelled_write_bytes: 2\n", "write_bytes"), Some(4096));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use store_api::TaskGroup;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -30,24 +31,37 @@ async fn copy(mut from: TcpStream, mut to: TcpStream) -> std::io::Result<()> {
     }
 }
 
+/// Accepts on one side for ever.
+async fn accept_all(listener: TcpListener, is_writer: bool, sockets: mpsc::Sender<Result<(bool, u32, TcpStream)>>) {
+    loop {
+        let accepted = accept(&listener).await.map(|(stream, socket)| (is_writer, stream, socket));
+        let is_failure = accepted.is_err();
+        if sockets.send(accepted).await.is_err() || is_failure {
+            return;
+        }
+    }
+}
+
 /// Runs until it is killed.
 pub(super) async fn run() -> Result<()> {
     let input = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let output = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     say(&Event::Listening { input: input.local_addr()?, output: output.local_addr()? })?;
     let group = TaskGroup::new();
+    let (sender, mut sockets) = mpsc::channel(16);
+    group.spawn(accept_all(input, true, sender.clone()));
+    group.spawn(accept_all(output, false, sender));
     let (mut writers, mut readers) = (BTreeMap::new(), BTreeMap::new());
-    loop {
-        let stream = tokio::select! {
-            accepted = accept(&input) => { let (stream, socket) = accepted?; writers.insert(stream, socket); stream }
-            accepted = accept(&output) => { let (stream, socket) = accepted?; readers.insert(stream, socket); stream }
-        };
-        if !writers.contains_key(&stream) || !readers.contains_key(&stream) {
-            continue;
+    while let Some(accepted) = sockets.recv().await {
+        let (is_writer, stream, socket) = accepted?;
+        if is_writer { &mut writers } else { &mut readers }.insert(stream, socket);
+        match (writers.remove(&stream), readers.remove(&stream)) {
+            // A copy that fails is seen by the reader, which counts bytes.
+            (Some(from), Some(to)) => group.spawn(async move { drop(copy(from, to).await) }),
+            (Some(from), None) => drop(writers.insert(stream, from)),
+            (None, Some(to)) => drop(readers.insert(stream, to)),
+            (None, None) => {}
         }
-        let pair = (writers.remove(&stream), readers.remove(&stream));
-        let (Some(from), Some(to)) = pair else { return Err(LoadError::check("a stream without its end")) };
-        // A copy that fails is seen by the reader, which counts bytes.
-        group.spawn(async move { drop(copy(from, to).await) });
     }
+    Err(LoadError::check("nobody listens any more"))
 }

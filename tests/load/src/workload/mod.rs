@@ -12,11 +12,13 @@
 //! | [`recovery`] | W8: a consumer is killed |
 //! | [`small_seals`] | W9: small seals |
 //! | [`decode`] | W10: decoding and placing in process |
+//! | [`growth`] | costs by partitions and by clients, without a goal |
 
 mod columns;
 mod crowd;
 mod decode;
 mod durable;
+pub(crate) mod growth;
 mod reads;
 mod recovery;
 mod restarts;
@@ -82,4 +84,6 @@ workloads! {
     W9 = "W9", "small partitions sealed per second, sync full", |bench| small_seals::run(bench);
     /// Decoding and placing.
     W10 = "W10", "in process: decode framed appends and place them", |bench| decode::run(bench);
+    /// Costs by partitions and by clients.
+    Growth = "growth", "costs by partitions and by clients", |bench| growth::run(bench);
 }
