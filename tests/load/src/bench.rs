@@ -115,12 +115,6 @@ impl Meter {
         self.costs(bytes, bytes as f64 / MIB / seconds)
     }
 
-    /// Ends it: the seconds, and what it cost.
-    pub(crate) fn time(&self, bytes: u64) -> Reading {
-        let seconds = self.seconds();
-        self.costs(bytes, seconds)
-    }
-
     /// Ends it with a value of the caller's.
     pub(crate) fn costs(&self, bytes: u64, value: f64) -> Reading {
         let gib = (bytes as f64 / GIB).max(1e-9);

@@ -84,7 +84,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_failure_fails_the_crew() {
-        let work = |number: u32| async move { if number == 3 { Err(LoadError::check("three")) } else { std::future::pending::<Result<()>>().await } };
+        let work = |number: u32| async move {
+            if number == 3 { Err(LoadError::check("three")) } else { std::future::pending::<Result<()>>().await }
+        };
         assert!(all((0..5).map(work).collect()).await.is_err());
     }
 }

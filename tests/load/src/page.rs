@@ -138,7 +138,12 @@ pub(crate) fn plots(rows: &[Row]) -> Vec<(String, String, String)> {
         match row.id {
             "W2" => add("reads", "W2: throughput by connections", by_connections(row).svg()),
             "W4" => {
-                for (figure, name) in row.figures.iter().filter(|figure| figure.notes.contains_key("ours_percentiles_us")).zip(["latency-small", "latency-large"]) {
+                for (figure, name) in row
+                    .figures
+                    .iter()
+                    .filter(|figure| figure.notes.contains_key("ours_percentiles_us"))
+                    .zip(["latency-small", "latency-large"])
+                {
                     add(name, &format!("W4: {}", figure.name), by_percentile(figure).svg());
                 }
             }

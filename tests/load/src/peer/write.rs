@@ -29,8 +29,9 @@ impl Sink {
             Path::Node { url, job, dataset } => {
                 let options = WriterOptions { block_bytes: message, ..WriterOptions::default() };
                 // The attempt is open; a repeat says where it stands.
-                let attempt = stage(url, job, dataset)?.open_attempt(PartitionId::new(u64::from(stream)), AttemptId::new(0, 0), Vec::new());
-                Ok(Self::Node(Box::new(attempt.await?.into_writer_with(options))))
+                let (stage, partition) = (stage(url, job, dataset)?, PartitionId::new(u64::from(stream)));
+                let attempt = stage.open_attempt(partition, AttemptId::new(0, 0), Vec::new()).await?;
+                Ok(Self::Node(Box::new(attempt.into_writer_with(options))))
             }
             Path::Relay { input, .. } => {
                 let mut socket = TcpStream::connect(input).await?;

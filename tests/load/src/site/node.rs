@@ -48,11 +48,6 @@ impl NodeSpec {
         self
     }
 
-    /// Its directory.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Starts it and waits until it is ready.
     pub(crate) async fn start(&self, clock: &SharedClock) -> Result<Node> {
         let ready_file = self.directory.join("ready.json");

@@ -82,8 +82,8 @@ pub(crate) async fn run(bench: &Bench, shuffle: Shuffle) -> Result<Vec<Figure>> 
         .note("ours_halves_with_warm_up", halves(&mine))
         .note("reference_halves_with_warm_up", halves(&theirs));
     let against = "one file per block: written without a server, not synced, GET by nginx";
-    let beside = Figure::new(name, "MiB/s", against, (ours, plain), Goal::Beside)
-        .note("plain_write_seconds_with_warm_up", theirs.plain_write);
+    let beside =
+        Figure::new(name, "MiB/s", against, (ours, plain), Goal::Beside).note("plain_write_seconds_with_warm_up", theirs.plain_write);
     Ok(vec![figure, beside])
 }
 

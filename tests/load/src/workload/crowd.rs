@@ -94,11 +94,8 @@ fn thinned(samples: &[f64]) -> Vec<f64> {
 
 async fn gather(bench: &Bench, job: &JobHandle, seconds: u32) -> Result<Crowd> {
     let blocking = job.put_dataset("blocking", DatasetRequest { kind: Some(Kind::Blocking), ..DatasetRequest::new(4) }).await?;
-    let request = DatasetRequest {
-        kind: Some(Kind::Pipelined),
-        retention: Some(RetentionName::UntilAcknowledged),
-        ..DatasetRequest::new(1)
-    };
+    let request =
+        DatasetRequest { kind: Some(Kind::Pipelined), retention: Some(RetentionName::UntilAcknowledged), ..DatasetRequest::new(1) };
     let pipelined = job.put_dataset("pipelined", request).await?;
     let sealed = bench.pool.long(7, SEALED_BYTES, PIECE)?;
     let mut writer = blocking.open_attempt(PartitionId::new(0), AttemptId::new(0, 0), Vec::new()).await?.into_writer();

@@ -4,7 +4,7 @@
 
 use crate::bench::{Bench, MIB};
 use crate::error::{LoadError, Result, ensure};
-use crate::figure::{Figure, Goal, Reading};
+use crate::figure::{Figure, Goal};
 use bytes::Bytes;
 use std::hint::black_box;
 use store_api::frame::{FrameDecoder, FrameHeader, FrameKind, HEADER_LENGTH, MAX_PAYLOAD};
@@ -108,8 +108,8 @@ fn decode(arrivals: Vec<Bytes>, buffers: &mut [Buffer]) -> Result<()> {
             }
             let at = usize::try_from(frame.header.target).unwrap_or(usize::MAX);
             let buffer = buffers.get_mut(at).ok_or_else(|| LoadError::check("no such subpartition"))?;
-            let one = Digest { crc: frame.chunk.crc(), length: frame.chunk.length() };
-            buffer.digest = buffer.digest.followed_by(one).ok_or_else(|| LoadError::check("a subpartition is too long"))?;
+            let digest = buffer.digest.followed_by(Digest::from(&frame.chunk));
+            buffer.digest = digest.ok_or_else(|| LoadError::check("a subpartition is too long"))?;
             buffer.bytes.extend_from_slice(frame.chunk.bytes());
         }
     }

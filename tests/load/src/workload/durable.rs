@@ -15,7 +15,7 @@ use forebay_client::{DatasetHandle, DatasetRequest, Kind, ReadRange};
 use futures::StreamExt as _;
 use object_store::aws::AmazonS3;
 use object_store::path::Path;
-use object_store::{ObjectStore as _, ObjectStoreExt as _, WriteMultipart};
+use object_store::{ObjectStoreExt as _, WriteMultipart};
 use std::sync::Arc;
 use store_api::{AttemptId, Crc32c, PartitionId, SubpartitionIndex};
 

@@ -103,7 +103,10 @@ async fn check(bench: &Bench, node: &Node, n: u64) -> Result<()> {
         let partition = number * (n - 1) / N_CHECKED.min(n).saturating_sub(1).max(1);
         let reader = stage.read(PartitionId::new(partition.min(n - 1)), SubpartitionIndex::new(0), ReadRange::all()).await?;
         let bytes = reader.collect(1024).await?;
-        bench.pool.check(partition.min(n - 1), LENGTH, 0..LENGTH, &bytes).map_err(|error| LoadError::check(format!("after the restart: {error}")))?;
+        bench
+            .pool
+            .check(partition.min(n - 1), LENGTH, 0..LENGTH, &bytes)
+            .map_err(|error| LoadError::check(format!("after the restart: {error}")))?;
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use crate::bench::{Bench, MIB};
 use crate::error::{LoadError, Result};
 use crate::figure::{Figure, Goal, Reading};
 use crate::peer::{Flow, Path};
+use crate::site::iperf;
 use crate::site::node::{Node, NodeSpec};
 use crate::site::peer::{Passage, Peer, pass};
-use crate::site::iperf;
 use crate::statistics::{median, percentile};
 use forebay_client::{DatasetRequest, Kind, RetentionName};
 use serde_json::{Value, json};
@@ -42,11 +42,8 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Figure>> {
 /// A path through the node, its attempts open.
 async fn open(node: &Node, job: &str, streams: u32) -> Result<Path> {
     let handle = node.job(job).await?;
-    let request = DatasetRequest {
-        kind: Some(Kind::Pipelined),
-        retention: Some(RetentionName::UntilAcknowledged),
-        ..DatasetRequest::new(1)
-    };
+    let request =
+        DatasetRequest { kind: Some(Kind::Pipelined), retention: Some(RetentionName::UntilAcknowledged), ..DatasetRequest::new(1) };
     let stage = handle.put_dataset("stage", request).await?;
     for stream in 0..streams {
         stage.open_attempt(PartitionId::new(u64::from(stream)), AttemptId::new(0, 0), Vec::new()).await?;

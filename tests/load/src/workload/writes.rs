@@ -35,8 +35,7 @@ pub(crate) async fn run(bench: &Bench) -> Result<Vec<Figure>> {
 async fn ours(bench: &Bench, node: &Node, run: usize) -> Result<Reading> {
     let (n, length) = bench.plan.write;
     let job = node.job(&format!("w1-{run}")).await?;
-    let stage =
-        job.put_dataset("stage", DatasetRequest { kind: Some(Kind::Blocking), ..DatasetRequest::new(N_SUBPARTITIONS) }).await?;
+    let stage = job.put_dataset("stage", DatasetRequest { kind: Some(Kind::Blocking), ..DatasetRequest::new(N_SUBPARTITIONS) }).await?;
     let meter: Meter = bench.meter(&[("forebay", node.pids()), ("client", usage::own_pid())]);
     all((0..n).map(|partition| write(bench, stage.clone(), partition, length)).collect()).await?;
     let reading = meter.throughput(n * length);
@@ -58,7 +57,9 @@ fn write(bench: &Bench, stage: DatasetHandle, partition: u64, length: u64) -> im
         }
         let sealed = writer.seal().await?;
         let class = &sealed.manifest().class;
-        ensure(sealed.is_won() && sealed.manifest().total_bytes == length, || format!("partition {partition} was sealed with other bytes"))?;
+        ensure(sealed.is_won() && sealed.manifest().total_bytes == length, || {
+            format!("partition {partition} was sealed with other bytes")
+        })?;
         ensure(class.sync == "full", || format!("partition {partition} was sealed as {}", class.text()))
     }
 }
