@@ -58,7 +58,7 @@ impl Bench {
         let (mut our_side, mut their_side) = (Side::default(), Side::default());
         for run in 0..=n_runs {
             let (mine, theirs);
-            if run % 2 == 0 {
+            if run.is_multiple_of(2) {
                 mine = self.limited(ours(run)).await?;
                 theirs = self.limited(reference(run)).await?;
             } else {

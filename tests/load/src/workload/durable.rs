@@ -83,7 +83,7 @@ async fn one_run(bench: &Bench, run: usize, seen: &mut Seen) -> Result<()> {
     let (n, length, n_small, small) = bench.plan.durable;
     let contents = (0..n).map(|number| bench.pool.long(100 + number, length, PIECE)).collect::<Result<Vec<_>>>()?;
     let contents = Arc::new(contents);
-    if run % 2 == 0 {
+    if run.is_multiple_of(2) {
         large_ours(bench, &node, &gateway, &contents, seen).await?;
         large_reference(bench, &gateway, &contents, seen).await?;
         small_ours(bench, &node, &gateway, n_small, small, seen).await?;
