@@ -96,6 +96,8 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
+    // Fails only when there is one already, and then that one serves.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let ended = runtime.block_on(async {
         match command {
             Command::Run(arguments) => Box::pin(run(&arguments)).await,

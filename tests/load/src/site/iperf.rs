@@ -37,10 +37,13 @@ pub(crate) async fn throughput(n_streams: usize, seconds: u32, clock: &SharedClo
         let mut command = Command::new("iperf3");
         command.args(["-c", "127.0.0.1", "-p", &port, "-J", "-P", &n_streams.to_string(), "-t", &seconds.to_string()]);
         match output(&mut command, "iperf3", LIMIT, clock).await {
-            Ok(said) => {
-                server.kill().await?;
-                return parse(&said);
-            }
+            Ok(said) => match parse(&said) {
+                Ok(rate) => {
+                    server.kill().await?;
+                    return Ok(rate);
+                }
+                Err(error) => last = error,
+            },
             Err(error) => last = error,
         }
         clock.sleep(Duration::from_millis(100)).await;

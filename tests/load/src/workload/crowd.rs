@@ -52,7 +52,7 @@ impl Crowd {
 /// Measures.
 pub(crate) async fn run(bench: &Bench) -> Result<Vec<Figure>> {
     let (n_clients, seconds) = bench.plan.crowd;
-    let spec = NodeSpec::new(bench, "w7-node")?.set(format!("node.memory={BUDGET_MIB}MiB"));
+    let spec = NodeSpec::new(bench, "w7-node")?.set(format!("node.memory={BUDGET_MIB}MiB")).set("http.max_document=8MiB");
     let node = spec.start(&bench.clock).await?;
     let at_start = usage::peak_mib(&node.pids());
     let job = node.job("w7").await?;
