@@ -48,6 +48,25 @@ test-long: setup-tests ## every test in its long form: kill loops, many seeds, e
 	tests/tools/setup.sh rgw azurite
 	FOREBAY_LONG=1 $(CARGO) test --workspace --locked
 
+.PHONY: setup-bench
+setup-bench: setup ## what Forebay is measured against: nginx, fio, iperf3, an S3 server
+	@deploy/setup.sh bench
+	@tests/tools/setup.sh rgw
+
+BENCH := $(TARGET)/release/forebay-load run --binary $(TARGET)/release/forebay
+
+.PHONY: bench-build
+bench-build: setup-bench
+	$(CARGO) build --release --locked -p forebay -p forebay-load
+
+.PHONY: bench
+bench: bench-build ## every workload beside its reference; writes bench/report.json and docs/performance.md
+	$(BENCH) --profile full --out bench --page docs/performance.md $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: bench-build ## the same with small volumes, in at most 3 minutes; writes below bench/out
+	$(BENCH) --profile quick --out bench/out --page bench/out/performance.md $(ARGS)
+
 .PHONY: check
 check: setup fmt-check clippy deny docs tidy ## formatting, lints, licences, docs, structure
 

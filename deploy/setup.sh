@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the system packages that are missing: "build" for the build, "tests" for the test tools.
+# Installs the system packages that are missing: "build" for the build, "tests" for the test tools, "bench"
+# for what Forebay is measured against.
 # Uses sudo only when it is not root, and apt only when something is missing.
 set -euo pipefail
 
@@ -23,8 +24,14 @@ tests)
     missing+=(python3-venv)
   fi
   ;;
+bench)
+  need_command nginx nginx-light
+  need_command fio fio
+  need_command iperf3 iperf3
+  need_command curl curl
+  ;;
 *)
-  echo "usage: deploy/setup.sh build|tests" >&2
+  echo "usage: deploy/setup.sh build|tests|bench" >&2
   exit 2
   ;;
 esac
@@ -40,4 +47,5 @@ sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
 echo "installing ${missing[*]}"
 "${sudo[@]}" apt-get update -qq
-"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# RUNLEVEL: what is installed must not start as a service of the machine.
+"${sudo[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

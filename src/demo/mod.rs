@@ -72,6 +72,12 @@ pub struct DemoArguments {
     /// Only undisturbed runs
     #[arg(long)]
     no_faults: bool,
+    /// Of the faults, only the killed consumer
+    #[arg(long, conflicts_with = "no_faults")]
+    only_consumer_killed: bool,
+    /// How much of their share, in percent, consumers have read when a fault hits them
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=99))]
+    at_percent: u64,
     /// JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -120,6 +126,7 @@ async fn run_all(
             scale: arguments.scale,
             n_producers: arguments.producers,
             n_consumers: arguments.consumers,
+            at_percent: arguments.at_percent,
             directory: scratch.path().join(format!("run-{number}")),
             clock: clock.clone(),
         };
@@ -142,7 +149,8 @@ async fn run_all(
 /// Every run: for each kind the undisturbed one first, then the faults that its class is made for.
 fn plan(arguments: &DemoArguments) -> Vec<(Kind, Fault)> {
     let kinds = if arguments.kinds.is_empty() { Kind::ALL.to_vec() } else { arguments.kinds.clone() };
-    let faults = |kind: Kind| kind.faults().iter().copied().filter(|_| !arguments.no_faults);
+    let is_wanted = |fault: Fault| !arguments.no_faults && (!arguments.only_consumer_killed || fault == Fault::ConsumerKilled);
+    let faults = |kind: Kind| kind.faults().iter().copied().filter(|fault| is_wanted(*fault));
     kinds.into_iter().flat_map(|kind| std::iter::once((kind, Fault::None)).chain(faults(kind).map(move |fault| (kind, fault)))).collect()
 }
 

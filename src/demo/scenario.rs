@@ -143,6 +143,8 @@ pub(crate) struct Run {
     pub(crate) scale: f64,
     pub(crate) n_producers: u32,
     pub(crate) n_consumers: u32,
+    /// How much of their share consumers have read when a fault hits them.
+    pub(crate) at_percent: u64,
     pub(crate) directory: PathBuf,
     pub(crate) clock: SharedClock,
 }
@@ -257,13 +259,17 @@ impl Run {
         (rows as u64).saturating_mul(HOLD_PERCENT) / 100
     }
 
+    const fn at_share(&self, bytes_per_consumer: u64) -> u64 {
+        bytes_per_consumer.saturating_mul(self.at_percent) / 100
+    }
+
     async fn run_consumers(&self, site: &Site, bytes_per_consumer: u64) -> Result<Measured, DemoError> {
         let is_victim = |index| self.fault == Fault::ConsumerKilled && index == VICTIM;
         let run = |index| async move {
             let spec = self.spec(site, Role::Consume, index);
             let mut measured = Measured::default();
             if is_victim(index) {
-                let mut victim = Worker::start(&WorkerSpec { hold_at: Some(bytes_per_consumer / 2), ..spec.clone() })?;
+                let mut victim = Worker::start(&WorkerSpec { hold_at: Some(self.at_share(bytes_per_consumer)), ..spec.clone() })?;
                 let held = victim.wait_for(&self.clock, |event| matches!(event, WorkerEvent::Holding { .. })).await?;
                 measured.fault_at = Some(self.clock.monotonic());
                 victim.kill().await?;
@@ -291,7 +297,7 @@ impl Run {
     /// Stops every consumer in the middle of its read, kills the node, and lets them go on while it
     /// comes back or another one takes over.
     async fn run_through_node_fault(&self, site: &mut Site, bytes_per_consumer: u64) -> Result<Measured, DemoError> {
-        let spec = |index| WorkerSpec { hold_at: Some(bytes_per_consumer / 2), ..self.spec(site, Role::Consume, index) };
+        let spec = |index| WorkerSpec { hold_at: Some(self.at_share(bytes_per_consumer)), ..self.spec(site, Role::Consume, index) };
         let mut workers = (0..self.n_consumers).map(|index| Worker::start(&spec(index))).collect::<Result<Vec<_>, _>>()?;
         let clock = &self.clock;
         let holds = workers.iter_mut().map(|worker| worker.wait_for(clock, |event| matches!(event, WorkerEvent::Holding { .. })));

@@ -2,7 +2,7 @@
 # A real S3 gateway (Ceph) over one storage daemon in memory, on loopback only.
 #   rgw.sh start DIRECTORY PORT    all state goes into DIRECTORY; returns once it answers
 #   rgw.sh stop DIRECTORY
-# Access key "forebay", secret "forebay-secret". Uses the loopback port 3300 for its monitor.
+# Room for objects: FOREBAY_RGW_BYTES, 2 GiB unless set. Access key "forebay", secret "forebay-secret". Uses the loopback port 3300 for its monitor.
 set -euo pipefail
 
 action=${1:?start or stop}
@@ -36,7 +36,7 @@ mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 2000
 osd_data = $state/osd
 osd_objectstore = memstore
-memstore_device_bytes = 2147483648
+memstore_device_bytes = ${FOREBAY_RGW_BYTES:-2147483648}
 osd_crush_chooseleaf_type = 0
 osd_pool_default_size = 1
 osd_pool_default_min_size = 1
