@@ -108,7 +108,7 @@ fn decode(arrivals: Vec<Bytes>, buffers: &mut [Buffer]) -> Result<()> {
             }
             let at = usize::try_from(frame.header.target).unwrap_or(usize::MAX);
             let buffer = buffers.get_mut(at).ok_or_else(|| LoadError::check("no such subpartition"))?;
-            let digest = buffer.digest.followed_by(Digest::from(&frame.chunk));
+            let digest = buffer.digest.followed_by_bytes(frame.chunk.bytes(), frame.chunk.crc());
             buffer.digest = digest.ok_or_else(|| LoadError::check("a subpartition is too long"))?;
             buffer.bytes.extend_from_slice(frame.chunk.bytes());
         }
