@@ -8,6 +8,7 @@
 //! | [`service`] | use cases and policy | the store contract |
 //! | [`store_stack`] | the three stores, wrapped in layers | `config`, `layer`, the backends |
 //! | [`layer`] | stores around stores | the store contract, `metrics` |
+//! | [`recovery`] | the recovery planner: pure functions | ids and offsets |
 //! | [`config`], [`telemetry`], [`metrics`] | settings; log; counts | little |
 //! | [`node_identity`], [`shutdown`] | who the node is; its end | nothing of ours |
 //!
@@ -22,6 +23,7 @@ pub mod layer;
 pub mod metrics;
 pub mod node;
 pub mod node_identity;
+pub mod recovery;
 pub mod server;
 pub mod service;
 pub mod shutdown;

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("demo", &[]),
     ("metrics", &[]),
     ("node_identity", &[]),
+    ("recovery", &[]),
     ("service", &[]),
     ("shutdown", &[]),
     ("test_time", &[]),
