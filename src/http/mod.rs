@@ -26,6 +26,7 @@ pub use connection::{ConnectionState, InFlight};
 pub use error::Refusal;
 pub use middleware::{Access, access_of};
 
+use crate::coordinator::Coordinator;
 use crate::service::PartitionService;
 use crate::shutdown::Shutdown;
 use axum::Router;
@@ -128,6 +129,8 @@ pub struct ApiParts {
     pub config: HttpConfig,
     /// The service; empty while it starts, and every route that needs it then answers `starting`.
     pub service: Arc<OnceLock<Arc<PartitionService>>>,
+    /// The coordinator, empty while it starts; `None` at a node that is not one.
+    pub coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
     /// Time.
     pub clock: SharedClock,
     /// Watches over answers that stream.
@@ -146,6 +149,7 @@ pub struct ApiParts {
 pub(crate) struct Api {
     pub(crate) config: HttpConfig,
     service: Arc<OnceLock<Arc<PartitionService>>>,
+    coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
     pub(crate) clock: SharedClock,
     tasks: TaskGroup,
     pub(crate) shutdown: Shutdown,
@@ -165,6 +169,7 @@ impl Api {
             next_request: AtomicU64::new(0),
             config: parts.config,
             service: parts.service,
+            coordinator: parts.coordinator,
             clock: parts.clock,
             tasks: parts.tasks,
             shutdown: parts.shutdown,
@@ -177,6 +182,13 @@ impl Api {
     /// The service. Errors: `Starting` until it is there.
     pub(crate) fn ready(&self) -> Answer<Arc<PartitionService>> {
         self.service.get().cloned().ok_or_else(|| Refusal::new(ErrorCode::Starting, "the node is not ready yet"))
+    }
+
+    /// The coordinator. Errors: `NotCoordinator` at a node that is none, `Starting` until it is there.
+    pub(crate) fn coordinator(&self) -> Answer<Arc<Coordinator>> {
+        let slot = self.coordinator.as_ref();
+        let slot = slot.ok_or_else(|| Refusal::new(ErrorCode::NotCoordinator, "this node is no coordinator: ask the cluster's"))?;
+        slot.get().cloned().ok_or_else(|| Refusal::new(ErrorCode::Starting, "the coordinator is not ready yet"))
     }
 
     pub(crate) fn request_body(&self, body: Body, length: Option<u64>) -> RequestBody {
@@ -214,12 +226,26 @@ pub const ROUTES: &[(&str, &[&str])] = &[
     (paths::FRAMES, &["POST"]),
     (paths::SEAL, &["POST"]),
     (paths::READ, &["GET", "HEAD"]),
+    (paths::GRAPH, &["PUT", "GET"]),
+    (paths::TASKS, &["GET", "POST"]),
+    (paths::FAILURES, &["POST"]),
+    (paths::PLAN, &["POST"]),
+    (paths::PLANS, &["GET"]),
+    (paths::PLAN_NUMBER, &["GET"]),
+    (paths::RECOVERY_EVENTS, &["GET"]),
+    (paths::LOCATE, &["POST"]),
+    (paths::WORKERS, &["GET"]),
+    (paths::WORKER, &["PUT", "DELETE"]),
+    (paths::WORKER_HEARTBEAT, &["POST"]),
+    (paths::NODES, &["GET"]),
+    (paths::NODE_HEARTBEAT, &["POST"]),
+    (paths::SEAL_DECISION, &["POST"]),
 ];
 
 /// The routes.
 pub fn router(parts: ApiParts) -> Router {
     let api = Arc::new(Api::new(parts));
-    let routes = routes(&api).fallback(middleware::unknown_route).method_not_allowed_fallback(middleware::method_not_allowed);
+    let routes = routes(&api).merge(recovery_routes(&api)).fallback(middleware::unknown_route).method_not_allowed_fallback(middleware::method_not_allowed);
     middleware::around(routes, &api).with_state(api)
 }
 
@@ -251,4 +277,24 @@ fn routes(api: &Arc<Api>) -> Router<Arc<Api>> {
         .route(paths::FRAMES, post(h::frames::append))
         .route(paths::SEAL, within(post(h::seal::seal), api.config.seal_timeout))
         .route(paths::READ, get(h::read::read).head(h::read::head))
+}
+
+fn recovery_routes(api: &Arc<Api>) -> Router<Arc<Api>> {
+    use handlers::{members, recovery};
+    let call = |route: MethodRouter<Arc<Api>>| middleware::within(route, api, api.config.call_timeout);
+    Router::new()
+        .route(paths::GRAPH, call(put(recovery::put_graph).get(recovery::read_graph)))
+        .route(paths::TASKS, call(post(recovery::report_tasks).get(recovery::read_tasks)))
+        .route(paths::FAILURES, call(post(recovery::report_failures)))
+        .route(paths::PLAN, call(post(recovery::plan)))
+        .route(paths::PLANS, call(get(recovery::list_plans)))
+        .route(paths::PLAN_NUMBER, call(get(recovery::read_plan)))
+        .route(paths::RECOVERY_EVENTS, get(recovery::follow))
+        .route(paths::LOCATE, call(post(recovery::locate)))
+        .route(paths::WORKERS, call(get(members::list_workers)))
+        .route(paths::WORKER, call(put(members::register_worker).delete(members::end_worker)))
+        .route(paths::WORKER_HEARTBEAT, call(post(members::hear_worker)))
+        .route(paths::NODES, call(get(members::list_nodes)))
+        .route(paths::NODE_HEARTBEAT, call(post(members::hear_node)))
+        .route(paths::SEAL_DECISION, call(post(members::decide_seal)))
 }

@@ -129,6 +129,7 @@ impl Running {
         ApiParts {
             config: settings::http(&self.options.config),
             service: self.service.clone(),
+            coordinator: None,
             clock: self.options.clock.clone(),
             tasks: self.tasks.clone(),
             shutdown: self.options.shutdown.clone(),

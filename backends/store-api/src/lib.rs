@@ -36,7 +36,7 @@ pub use clock::{Clock, SharedClock, SystemClock};
 pub use error::{LossCause, Operation, Retry, StoreError, StoreErrorKind};
 pub use ids::{
     AttemptId, AttemptKey, ConsumerId, DatasetId, DatasetKey, JobEpoch, JobId, JobIncarnation, NodeId, NodeLife, PartitionId, PartitionKey,
-    SubpartitionIndex,
+    SubpartitionIndex, WorkerId,
 };
 pub use offset::{Offset, OffsetRange};
 pub use partition::{Arbitration, AttemptEvent, AttemptState, DatasetKind, DatasetSpec, Retention, StoreClass};

@@ -362,6 +362,25 @@ pub struct FailureRequest {
     pub restart_all: bool,
 }
 
+/// What would fail, for a dry run. Empty: what is wrong now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlanRequest {
+    /// Partitions that would be in trouble.
+    pub partitions: Vec<PartitionTrouble>,
+    /// Workers that would be gone.
+    pub workers: Vec<String>,
+    /// Nodes that would be gone.
+    pub nodes: Vec<String>,
+    /// Tasks that would fail.
+    pub tasks: Vec<TaskName>,
+    /// Everything would have to restart.
+    pub restart_all: bool,
+    /// The strategy to plan by; the job's when it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<StrategyName>,
+}
+
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
