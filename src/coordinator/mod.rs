@@ -13,7 +13,7 @@
 //! | `tell` | reports, failures, workers, nodes |
 //! | `look` | views, dry runs, locations |
 //! | `upkeep` | silence, grace and delays that run out; jobs that have ended |
-//! | `arbiter` | which seal counts |
+//! | `arbiter`, `shared_catalog` | which seal counts; what nodes share |
 //!
 //! ```text
 //!   report ─► preview ─► journal ─► apply ─┐
@@ -36,13 +36,17 @@ mod job;
 mod journal;
 mod look;
 mod nodes;
+mod shared_catalog;
 mod tell;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 pub use calls::*;
 pub use entry::{Because, CostRecord, PartitionTriple, PlanRecord, PlanVerdict, RowRecord, Rule, WaveRecord};
 pub use error::{CoordinatorError, CoordinatorResult};
 pub use look::Rehearsal;
+pub use shared_catalog::SharedCatalog;
 
 use async_trait::async_trait;
 use entry::{Change, ENTRY_VERSION, Entry, as_ms};
@@ -71,6 +75,9 @@ pub struct CoordinatorConfig {
     pub authority_interval: Duration,
     /// Events kept for each job. 4096.
     pub event_capacity: usize,
+    /// Whether other nodes may join. A process that keeps partitions itself decides its seals alone, in
+    /// memory, and takes no other node; one that only coordinates does.
+    pub serves_nodes: bool,
     /// Most reports of one call. 100,000.
     pub max_reports: usize,
     /// Most partitions in one report of a node. 1,000,000.
@@ -85,6 +92,7 @@ impl Default for CoordinatorConfig {
             check_interval: Duration::from_millis(200),
             authority_interval: Duration::from_secs(10),
             event_capacity: 4096,
+            serves_nodes: true,
             max_reports: 100_000,
             max_held: 1_000_000,
         }
@@ -139,6 +147,7 @@ pub struct Coordinator {
     config: CoordinatorConfig,
     epoch: u64,
     journal: Journal,
+    shared_catalog: Arc<dyn Catalog>,
     authority: Arc<dyn JobAuthority>,
     clock: SharedClock,
     tasks: TaskGroup,
@@ -162,6 +171,7 @@ impl std::fmt::Debug for Coordinator {
 impl Coordinator {
     /// Raises the epoch, reads the journal, and starts the upkeep. Errors: those of the catalog.
     pub async fn start(config: CoordinatorConfig, parts: CoordinatorParts) -> CoordinatorResult<Arc<Self>> {
+        let shared_catalog = Arc::new(SharedCatalog::new(parts.catalog.clone()));
         let journal = Journal::new(parts.catalog);
         let epoch = journal.raise_epoch().await?;
         let (mut jobs, mut base_ms) = (HashMap::new(), 0);
@@ -177,6 +187,7 @@ impl Coordinator {
             config,
             epoch,
             journal,
+            shared_catalog,
             authority: parts.authority,
             started: parts.clock.monotonic(),
             clock: parts.clock,
@@ -212,6 +223,12 @@ impl Coordinator {
     #[must_use]
     pub const fn config(&self) -> &CoordinatorConfig {
         &self.config
+    }
+
+    /// The catalog that nodes without an object store share.
+    #[must_use]
+    pub fn shared_catalog(&self) -> Arc<dyn Catalog> {
+        self.shared_catalog.clone()
     }
 
     fn now(&self) -> Duration {

@@ -240,6 +240,7 @@ pub const ROUTES: &[(&str, &[&str])] = &[
     (paths::NODES, &["GET"]),
     (paths::NODE_HEARTBEAT, &["POST"]),
     (paths::SEAL_DECISION, &["POST"]),
+    (paths::NODE_CATALOG, &["POST"]),
 ];
 
 /// The routes.
@@ -297,4 +298,5 @@ fn recovery_routes(api: &Arc<Api>) -> Router<Arc<Api>> {
         .route(paths::NODES, call(get(members::list_nodes)))
         .route(paths::NODE_HEARTBEAT, call(post(members::hear_node)))
         .route(paths::SEAL_DECISION, call(post(members::decide_seal)))
+        .route(paths::NODE_CATALOG, call(post(members::shared_catalog)))
 }

@@ -15,6 +15,7 @@
 //! | [`acknowledge`] | floors, checkpoints | [`events`] | the ring of events per job |
 //! | [`availability`] | states, listings | [`auth`] | tokens |
 //! | [`release`] | job, dataset, partition | [`counters`] | what is counted |
+//! | [`inventory`] | what this node holds | | |
 //!
 //! Values of calls stand in [`calls`], refusals in [`error`], limits in [`config`].
 //!
@@ -39,6 +40,7 @@ pub mod dataset;
 pub mod error;
 pub mod events;
 pub mod fetch;
+pub mod inventory;
 pub mod job;
 pub mod lease;
 pub mod read;
@@ -58,6 +60,7 @@ pub use auth::hash_token;
 pub use calls::*;
 pub use config::ServiceConfig;
 pub use counters::Counters;
+pub use inventory::{Holding, HoldingState};
 pub use error::{FencedBy, ServiceError, ServiceErrorKind, ServiceResult};
 
 use reaper::Backlog;

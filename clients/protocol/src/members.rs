@@ -185,3 +185,57 @@ pub struct SealDecision {
     /// The attempt.
     pub attempt: String,
 }
+
+/// What is done to the shared catalog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CatalogAction {
+    /// Reads one entry.
+    Get,
+    /// Writes one entry.
+    Put,
+    /// Removes one entry.
+    Delete,
+    /// Reads every entry whose key starts with `key`.
+    Scan,
+}
+
+/// One call of the shared catalog.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CatalogRequest {
+    /// What is done.
+    pub action: CatalogAction,
+    /// The key, or the beginning of keys.
+    pub key: String,
+    /// For `put`: the value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// For `put`: only if the entry has this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<String>,
+    /// For `put`: only if there is no entry.
+    #[serde(default)]
+    pub if_absent: bool,
+}
+
+/// An entry of the shared catalog.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatalogEntryDocument {
+    /// Its key.
+    pub key: String,
+    /// Its value; left out in the answer to a `put`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Its version.
+    pub version: String,
+}
+
+/// What a call of the shared catalog answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatalogAnswer {
+    /// The entries that were read, or the one that was written.
+    pub entries: Vec<CatalogEntryDocument>,
+    /// For `put`: the entry was not as expected, and nothing was written.
+    pub conflict: bool,
+}

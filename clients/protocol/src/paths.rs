@@ -76,9 +76,11 @@ pub const NODES: &str = "/v1/nodes";
 pub const NODE_HEARTBEAT: &str = "/v1/nodes/heartbeat";
 /// `POST`: which attempt is the content (admin).
 pub const SEAL_DECISION: &str = "/v1/nodes/seal-decision";
+/// `POST`: the catalog that nodes without an object store share (admin).
+pub const NODE_CATALOG: &str = "/v1/nodes/catalog";
 
 /// Every route template.
-pub const ALL: [&str; 37] = [
+pub const ALL: [&str; 38] = [
     HEALTHZ,
     READYZ,
     METRICS,
@@ -116,6 +118,7 @@ pub const ALL: [&str; 37] = [
     NODES,
     NODE_HEARTBEAT,
     SEAL_DECISION,
+    NODE_CATALOG,
 ];
 
 /// The path of a job. Ids need no escaping: their alphabet is safe in a URL.

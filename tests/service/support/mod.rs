@@ -5,6 +5,7 @@ pub(crate) mod frames;
 pub(crate) mod node;
 pub(crate) mod openapi;
 pub(crate) mod raw;
+pub(crate) mod recovery;
 pub(crate) mod scenario;
 
 pub(crate) use client::{Answer, Client};

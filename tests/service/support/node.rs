@@ -1,6 +1,8 @@
 //! A node in this process: memory, a local disk, and a directory in place of an object store.
 
 use super::client::Client;
+use super::recovery;
+use forebay::coordinator::{Coordinator, CoordinatorConfig};
 use forebay::http::{ApiParts, HttpConfig, NoObserver, router};
 use forebay::server::{Server, ServerConfig};
 use forebay::service::{LocalArbiter, PartitionService, RandomSource, ServiceConfig, ServiceParts, Stores, hash_token};
@@ -9,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use store_api::{NodeId, NodeLife, SystemClock, TaskGroup};
+use store_api::{Catalog, NodeId, NodeLife, SystemClock, TaskGroup};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -21,6 +23,7 @@ pub(crate) struct NodeOptions {
     pub(crate) http: HttpConfig,
     pub(crate) server: ServerConfig,
     pub(crate) service: ServiceConfig,
+    pub(crate) coordinator: CoordinatorConfig,
     pub(crate) memory_bytes: u64,
     pub(crate) disk_budget_bytes: u64,
     pub(crate) object_budget_bytes: u64,
@@ -37,6 +40,7 @@ impl Default for NodeOptions {
             http: HttpConfig::default(),
             server: ServerConfig { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..ServerConfig::default() },
             service: ServiceConfig::default(),
+            coordinator: CoordinatorConfig::default(),
             memory_bytes: 64 << 20,
             disk_budget_bytes: 64 << 20,
             object_budget_bytes: 64 << 20,
@@ -51,6 +55,7 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
     pub(crate) service: Option<Arc<PartitionService>>,
+    pub(crate) coordinator: Option<Arc<Coordinator>>,
     served: Option<JoinHandle<bool>>,
     tasks: TaskGroup,
     directory: Option<TempDir>,
@@ -80,12 +85,20 @@ impl Node {
         let address = server.address();
         let slot = Arc::new(OnceLock::new());
         let service = if options.is_started { Some(start_service(directory.path(), &options, &tasks, address).await) } else { None };
-        if let Some(service) = &service {
-            assert!(slot.set(service.clone()).is_ok());
-        }
+        let (mut coordinator, coordinator_slot) = (None, Arc::new(OnceLock::new()));
+        let service = match service {
+            None => None,
+            Some((service, catalog)) => {
+                let started = recovery::start(options.coordinator.clone(), service.clone(), catalog, &tasks).await;
+                assert!(slot.set(service.clone()).is_ok() && coordinator_slot.set(started.clone()).is_ok());
+                coordinator = Some(started);
+                Some(service)
+            }
+        };
         let parts = ApiParts {
             config: options.http.clone(),
             service: slot,
+            coordinator: Some(coordinator_slot),
             clock,
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
@@ -94,7 +107,7 @@ impl Node {
             health: Arc::new(Vec::new),
         };
         let served = tokio::spawn(server.serve(router(parts), shutdown.clone()));
-        Self { address, shutdown, service, served: Some(served), tasks, directory: Some(directory) }
+        Self { address, shutdown, service, coordinator, served: Some(served), tasks, directory: Some(directory) }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -133,7 +146,12 @@ impl Drop for Node {
     }
 }
 
-async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, address: SocketAddr) -> Arc<PartitionService> {
+async fn start_service(
+    directory: &Path,
+    options: &NodeOptions,
+    tasks: &TaskGroup,
+    address: SocketAddr,
+) -> (Arc<PartitionService>, Arc<dyn Catalog>) {
     let (clock, node) = (SystemClock::shared(), NodeId::new("node-1").expect("an id"));
     let life = NodeLife::new(NEXT_LIFE.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(rand::random::<u32>()));
     let memory = store_memory::MemoryStore::open(
@@ -158,14 +176,14 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
     };
     let environment = store_disk::Environment { clock: clock.clone(), tasks: tasks.clone(), node: node.clone(), life };
     let disk = store_disk::DiskStore::open(config, environment).expect("a disk store");
-    let local_catalog = Arc::new(disk.catalog());
+    let local_catalog: Arc<dyn Catalog> = Arc::new(disk.catalog());
     if options.has_media {
         stores.blocking = Some(disk);
         stores.durable = Some(object_store(directory, options, tasks, life).await);
     }
     let parts = ServiceParts {
         stores,
-        local_catalog,
+        local_catalog: local_catalog.clone(),
         shared_catalog: None,
         arbiter: Arc::new(LocalArbiter::new()),
         clock,
@@ -176,7 +194,7 @@ async fn start_service(directory: &Path, options: &NodeOptions, tasks: &TaskGrou
         random: Arc::new(Random),
     };
     let config = ServiceConfig { admin_token_hash: options.admin_token.map(hash_token), ..options.service.clone() };
-    PartitionService::start(config, parts).await.expect("started")
+    (PartitionService::start(config, parts).await.expect("started"), local_catalog)
 }
 
 async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, life: NodeLife) -> Arc<store_object::ObjectStore> {
