@@ -136,6 +136,8 @@ pub struct Failures {
     pub tasks: Vec<TaskAddress>,
     /// Everything restarts.
     pub restart_all: bool,
+    /// The version of the graph for which everything restarts; any when left out.
+    pub graph_version: Option<u64>,
 }
 
 /// Where a job stands.

@@ -78,7 +78,7 @@ pub(super) enum ToldRecord {
     Failed { task: u32, attempt: AttemptPair, is_unrecoverable: bool, input: Option<InputRecord> },
     Cancelled { task: u32, attempt: AttemptPair },
     Trouble(InputRecord),
-    RestartAll,
+    RestartAll { version: Option<u64> },
 }
 
 /// A graph as it was declared.

@@ -302,7 +302,7 @@ fn failures_of(state: &JobState, failures: &Failures) -> Vec<Option<ToldRecord>>
         let failed = |attempt| ToldRecord::Failed { task: task.number(), attempt: pair(attempt), is_unrecoverable: false, input: None };
         told.extend(attempts.into_iter().map(failed).map(Some));
     }
-    told.extend(failures.restart_all.then_some(Some(ToldRecord::RestartAll)));
+    told.extend(failures.restart_all.then_some(Some(ToldRecord::RestartAll { version: failures.graph_version })));
     told
 }
 

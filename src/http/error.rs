@@ -232,6 +232,7 @@ impl IntoResponse for Refusal {
             response.headers_mut().insert(name, value);
         };
         set(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_MEDIA_TYPE));
+        response.extensions_mut().insert(self.problem.code);
         if let Some(retry_after_ms) = self.problem.retry_after_ms {
             set(RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000)));
         }

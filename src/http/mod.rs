@@ -13,6 +13,7 @@
 
 mod body;
 mod connection;
+mod elsewhere;
 mod error;
 mod extract;
 mod frames;
@@ -22,6 +23,7 @@ mod middleware;
 pub mod range;
 mod tail;
 
+pub use elsewhere::Locator;
 pub use connection::{ConnectionState, InFlight};
 pub use error::Refusal;
 pub use middleware::{Access, access_of};
@@ -31,6 +33,7 @@ use crate::service::PartitionService;
 use crate::shutdown::Shutdown;
 use axum::Router;
 use axum::body::Body;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post, put};
 use body::{RequestBody, Streaming};
 use error::Answer;
@@ -131,6 +134,8 @@ pub struct ApiParts {
     pub service: Arc<OnceLock<Arc<PartitionService>>>,
     /// The coordinator, empty while it starts; `None` at a node that is not one.
     pub coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
+    /// Knows who holds what this node does not; `None` where there is no other node.
+    pub locator: Option<Arc<dyn Locator>>,
     /// Time.
     pub clock: SharedClock,
     /// Watches over answers that stream.
@@ -150,6 +155,7 @@ pub(crate) struct Api {
     pub(crate) config: HttpConfig,
     service: Arc<OnceLock<Arc<PartitionService>>>,
     coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
+    pub(crate) locator: Option<Arc<dyn Locator>>,
     pub(crate) clock: SharedClock,
     tasks: TaskGroup,
     pub(crate) shutdown: Shutdown,
@@ -170,6 +176,7 @@ impl Api {
             config: parts.config,
             service: parts.service,
             coordinator: parts.coordinator,
+            locator: parts.locator,
             clock: parts.clock,
             tasks: parts.tasks,
             shutdown: parts.shutdown,
@@ -277,7 +284,7 @@ fn routes(api: &Arc<Api>) -> Router<Arc<Api>> {
         .route(paths::APPEND, put(h::append::append))
         .route(paths::FRAMES, post(h::frames::append))
         .route(paths::SEAL, within(post(h::seal::seal), api.config.seal_timeout))
-        .route(paths::READ, get(h::read::read).head(h::read::head))
+        .route(paths::READ, get(h::read::read).head(h::read::head).layer(from_fn_with_state(api.clone(), elsewhere::send_to_holder)))
 }
 
 fn recovery_routes(api: &Arc<Api>) -> Router<Arc<Api>> {

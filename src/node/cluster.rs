@@ -2,9 +2,13 @@
 
 use crate::coordinator::{Coordinator, Held, HeldKey, HeldState, JobAuthority, JobKey, JitterSource, NodePlace, NodeReport};
 use crate::service::{Holding, HoldingState, Location, PartitionService, RandomSource, SealArbiter, ServiceErrorKind};
+use crate::http::Locator;
 use async_trait::async_trait;
 use bytes::Bytes;
-use forebay_client::{Client, ClientError};
+use super::NodeError;
+use crate::config::Config;
+use forebay_client::{Client, ClientError, RetryPolicy};
+use forebay_protocol::recovery::LocateRequest;
 use forebay_protocol::{members, partitions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -26,6 +30,21 @@ pub(super) enum Link {
     Here(Arc<OnceLock<Arc<Coordinator>>>),
     /// In another one.
     There(Client),
+}
+
+/// A client of the coordinator in another process. It tries once: callers know how long to go on.
+/// Errors: the token cannot be read, or the address is none.
+pub(super) fn client(config: &Config) -> Result<Client, NodeError> {
+    let mut client = Client::builder(config.coordinator.url.clone().unwrap_or_default()).retry(RetryPolicy::never());
+    if let Some(token) = config.admin_token()? {
+        client = client.token(token.reveal());
+    }
+    Ok(client.stall_timeout(config.coordinator.heartbeat_interval.get()).build()?)
+}
+
+/// Who asks a coordinator in another process.
+pub(super) fn locator(client: Client, node: NodeId) -> Arc<dyn Locator> {
+    Arc::new(RemoteLocator { client, node })
 }
 
 /// What has to be given back.
@@ -289,5 +308,23 @@ impl Catalog for RemoteCatalog {
 
     async fn scan(&self, prefix: &str) -> Result<Vec<(String, CatalogEntry)>, StoreError> {
         Ok(self.call(asked(members::CatalogAction::Scan, prefix)).await?.entries.into_iter().map(entry).collect())
+    }
+}
+
+/// Asks the coordinator which node holds what this one does not.
+struct RemoteLocator {
+    client: Client,
+    node: NodeId,
+}
+
+#[async_trait]
+impl Locator for RemoteLocator {
+    async fn locate(&self, job: &JobId, dataset: &DatasetId, partition: PartitionId) -> Option<Location> {
+        let request = LocateRequest { dataset: dataset.to_string(), partitions: Some(vec![partition.get()]) };
+        let asked = self.client.job(job.as_str()).ok()?.locate(&request).await;
+        let answer = asked.inspect_err(|error| tracing::debug!(%error, "the coordinator does not say where it is")).ok()?;
+        let found = answer.partitions.into_iter().next()?.location;
+        let location = Location { node: NodeId::new(&found.node).ok()?, life: found.life.parse().ok()?, url: found.url.into() };
+        (location.node != self.node).then_some(location)
     }
 }

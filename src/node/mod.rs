@@ -25,7 +25,7 @@ pub use ready_file::ReadyDocument;
 
 use crate::config::{Config, ConfigError, Role};
 use crate::coordinator::{Coordinator, CoordinatorError, CoordinatorParts, SharedCatalog};
-use crate::http::{ApiParts, router};
+use crate::http::{ApiParts, Locator, router};
 use crate::metrics::Metrics;
 use crate::node_identity::{self, IdentityError, NodeIdentity};
 use crate::server::{Server, ServerError};
@@ -102,6 +102,9 @@ struct Running {
     metrics: Arc<Metrics>,
     service: Arc<OnceLock<Arc<PartitionService>>>,
     coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
+    locator: Option<Arc<dyn Locator>>,
+    /// The coordinator in another process.
+    remote: Option<Client>,
     health: Arc<OnceLock<Health>>,
     admin_token_hash: Option<[u8; 32]>,
 }
@@ -116,11 +119,14 @@ pub async fn run(options: NodeOptions) -> Result<Ended, NodeError> {
     let identity = node_identity::take(&config.node.directory, wanted.as_ref())?;
     let server = Server::bind(settings::server(config), options.clock.clone()).await?;
     let address = server.address();
+    let remote = if config.coordinator.role == Role::Node { Some(cluster::client(config)?) } else { None };
     let running = Running {
         url: settings::url(config, address),
         tasks: TaskGroup::new(),
         metrics: Arc::new(Metrics::new()),
         service: Arc::new(OnceLock::new()),
+        locator: remote.clone().map(|client| cluster::locator(client, identity.node.clone())),
+        remote,
         coordinator: (config.coordinator.role != Role::Node).then(|| Arc::new(OnceLock::new())),
         health: Arc::new(OnceLock::new()),
         identity,
@@ -143,6 +149,7 @@ impl Running {
             config: settings::http(&self.options.config),
             service: self.service.clone(),
             coordinator: self.coordinator.clone(),
+            locator: self.locator.clone(),
             clock: self.options.clock.clone(),
             tasks: self.tasks.clone(),
             shutdown: self.options.shutdown.clone(),
@@ -224,17 +231,10 @@ impl Running {
     }
 
     /// The way to the coordinator.
-    fn link(&self) -> Result<Link, NodeError> {
-        match &self.coordinator {
-            Some(slot) => Ok(Link::Here(slot.clone())),
-            None => {
-                let config = &self.options.config;
-                let mut client = Client::builder(config.coordinator.url.clone().unwrap_or_default());
-                if let Some(token) = config.admin_token()? {
-                    client = client.token(token.reveal());
-                }
-                Ok(Link::There(client.stall_timeout(config.coordinator.heartbeat_interval.get()).build()?))
-            }
+    fn link(&self) -> Link {
+        match (&self.remote, &self.coordinator) {
+            (Some(client), _) => Link::There(client.clone()),
+            (None, slot) => Link::Here(slot.clone().unwrap_or_default()),
         }
     }
 
@@ -249,7 +249,7 @@ impl Running {
 
     fn service_parts(&self, mut stack: StoreStack) -> Result<(ServiceParts, Link), NodeError> {
         let random = SeededRandom::from_system().map_err(|_| IdentityError::Random)?;
-        let link = self.link()?;
+        let link = self.link();
         let shared_catalog = match (&link, stack.shared_catalog.take()) {
             (_, Some(shared)) => Some(shared),
             (Link::There(client), None) => Some(Arc::new(RemoteCatalog(client.clone())) as Arc<dyn Catalog>),

@@ -360,6 +360,10 @@ pub struct FailureRequest {
     pub tasks: Vec<TaskName>,
     /// Something that all tasks rest on is gone: everything restarts.
     pub restart_all: bool,
+    /// With `restart_all`: the version of the graph in which that happened. With it, repeating the
+    /// report is harmless; a report about an older version changes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graph_version: Option<u64>,
 }
 
 /// What would fail, for a dry run. Empty: what is wrong now.

@@ -43,7 +43,10 @@ impl JobState {
             }
             ToldRecord::Cancelled { task, attempt } => self.preview_end(TaskIndex::new(*task), attempt_of(*attempt), O::Duplicate),
             ToldRecord::Trouble(input) => self.preview_trouble(*input),
-            ToldRecord::RestartAll => self.global.is_some().then_some(O::Duplicate),
+            ToldRecord::RestartAll { version } => {
+                let is_old = version.is_some_and(|version| version != self.version);
+                (is_old || self.global.is_some()).then_some(O::Duplicate)
+            }
         }
     }
 
@@ -128,7 +131,7 @@ impl JobState {
                 let held = attempt_of(input.attempt);
                 self.fence(Report::PartitionTrouble { partition: input.partition(), held, trouble: input.trouble() }, at, nodes)
             }
-            ToldRecord::RestartAll => {
+            ToldRecord::RestartAll { .. } => {
                 (self.global, self.needs_plan) = (Some(GlobalFailure::RestartAll), true);
                 ReportOutcome::Accepted
             }

@@ -16,7 +16,7 @@ async fn story(driver: &Driver) -> CoordinatorResult<()> {
     driver.try_tell("join", 1, "0.0", running()).await?;
     driver.try_tell("join", 0, "0.0", AttemptNews::Failed { is_unrecoverable: false, input: None }).await?;
     driver.try_tell("join", 0, "1.0", running()).await?;
-    driver.coordinator.fail(&driver.job, None, Failures { restart_all: true, ..Failures::default() }).await?;
+    driver.coordinator.fail(&driver.job, None, Failures { restart_all: true, graph_version: Some(1), ..Failures::default() }).await?;
     for (vertex, index, number) in [("join", 0, "1.0"), ("join", 1, "0.0")] {
         driver.try_tell(vertex, index, number, AttemptNews::Cancelled).await?;
     }

@@ -178,6 +178,7 @@ pub(in crate::http) fn failures(request: &wire::FailureRequest) -> Answer<domain
         workers: request.workers.iter().map(|worker| named("worker", WorkerId::new(worker))).collect::<Answer<_>>()?,
         tasks: request.tasks.iter().map(task).collect(),
         restart_all: request.restart_all,
+        graph_version: request.graph_version,
     })
 }
 
@@ -187,6 +188,7 @@ pub(in crate::http) fn rehearsal(request: &wire::PlanRequest) -> Answer<domain::
         workers: request.workers.clone(),
         tasks: request.tasks.clone(),
         restart_all: request.restart_all,
+        graph_version: None,
     })?;
     let nodes = request.nodes.iter().map(|node| named("node", NodeId::new(node))).collect::<Answer<_>>()?;
     let strategy = request.strategy.map(|name| strategy(name, wire::FallbackName::Escalate));

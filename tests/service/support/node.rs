@@ -99,6 +99,7 @@ impl Node {
             config: options.http.clone(),
             service: slot,
             coordinator: Some(coordinator_slot),
+            locator: None,
             clock,
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
