@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A driver of a three-stage job over plain HTTP, whose worker is killed. Standard library only.
 
-    forebay serve --listen 127.0.0.1:7440 --set coordinator.heartbeat_interval=200ms --set coordinator.heartbeat_timeout=1s
+    forebay serve --listen 127.0.0.1:7440 --set coordinator.heartbeat_interval=500ms --set coordinator.heartbeat_timeout=5s
     python3 three_stages.py http://127.0.0.1:7440
 
 map (2 tasks) deals out numbers, join (2 tasks) adds up what it is dealt, sink adds up both sums. Worker w2 is killed with

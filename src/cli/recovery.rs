@@ -6,7 +6,8 @@ use super::{Failure, runtime};
 use clap::Args;
 use forebay_client::JobHandle;
 use forebay_protocol::ErrorCode;
-use forebay_protocol::recovery::{BecauseDocument, PlanDocument, PlanRequest, RuleName, StrategyName, TaskName};
+use forebay_protocol::plans::{BecauseDocument, PlanDocument, RuleName};
+use forebay_protocol::recovery::{PlanRequest, StrategyName, TaskName};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::str::FromStr;
@@ -105,7 +106,9 @@ pub(super) fn jobs(arguments: &JobsArguments) -> Result<(), Failure> {
             }
             let state = value.get("state").and_then(Value::as_str).unwrap_or_default().to_owned();
             let done = format!("{}/{}", graph.n_finished, graph.n_tasks);
-            write_out(format!("{}\t{state}\t{done} finished\t{} plans\t{} workers\n", graph.job, graph.n_plans, graph.n_workers).as_bytes())?;
+            write_out(
+                format!("{}\t{state}\t{done} finished\t{} plans\t{} workers\n", graph.job, graph.n_plans, graph.n_workers).as_bytes(),
+            )?;
         }
         Ok(())
     })
@@ -159,7 +162,10 @@ fn plan_text(plan: &PlanDocument) -> String {
     }
     let (cost, full) = (plan.cost, plan.cost_of_full);
     line(format!("  tasks to run again: {} (everything: {})", cost.n_tasks, full.n_tasks));
-    line(format!("  bytes read again: {}; computed again: {} (everything: {})", cost.reread_bytes, cost.recomputed_bytes, full.recomputed_bytes));
+    line(format!(
+        "  bytes read again: {}; computed again: {} (everything: {})",
+        cost.reread_bytes, cost.recomputed_bytes, full.recomputed_bytes
+    ));
     text
 }
 
@@ -262,9 +268,9 @@ mod tests {
             coordinator_epoch: 1,
             job_epoch: 1,
             graph_version: 0,
-            progress: forebay_protocol::recovery::PlanProgress::Ready,
+            progress: forebay_protocol::plans::PlanProgress::Ready,
             strategy: StrategyName::Region,
-            verdict: forebay_protocol::recovery::VerdictName::Restart,
+            verdict: forebay_protocol::plans::VerdictName::Restart,
             restart: Vec::new(),
             cancel: Vec::new(),
             release: Vec::new(),

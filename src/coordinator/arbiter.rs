@@ -1,9 +1,9 @@
 //! Which seal counts, decided once for all nodes: a conditional put in the journal's catalog.
 
+use super::Coordinator;
 use super::calls::SealProposal;
 use super::error::CoordinatorResult;
 use super::journal::SealKey;
-use super::Coordinator;
 use store_api::AttemptId;
 
 impl SealProposal {

@@ -4,9 +4,7 @@
 use crate::recovery::closure::Reason;
 use crate::recovery::cost::Cost;
 use crate::recovery::graph::{DatasetIndex, JobGraph, PartitionRef, TaskIndex};
-use crate::recovery::graph_spec::{
-    DatasetProperties, DatasetSpec, GangScope, GangSpec, GraphSpec, GroupSpec, Keeps, Pattern, VertexSpec,
-};
+use crate::recovery::graph_spec::{DatasetProperties, DatasetSpec, GangScope, GangSpec, GraphSpec, GroupSpec, Keeps, Pattern, VertexSpec};
 use crate::recovery::plan::{GiveUpReason, Plan, ReadRow, Verdict};
 use crate::recovery::policy::{Determinism, Fallback, Policy, Strategy};
 use serde::{Deserialize, Serialize};
@@ -236,11 +234,7 @@ impl PolicyRecord {
             1 => Determinism::Believed,
             _ => Determinism::Ignored,
         };
-        Policy {
-            strategy: self.strategy.strategy(),
-            suspect_grace: Duration::from_millis(self.suspect_grace_ms),
-            determinism,
-        }
+        Policy { strategy: self.strategy.strategy(), suspect_grace: Duration::from_millis(self.suspect_grace_ms), determinism }
     }
 }
 

@@ -108,8 +108,7 @@ fn reports_of(
     let unknown = |what: &str, name: &dyn std::fmt::Display| CoordinatorError::BadRequest(format!("{what} {name} is not there"));
     let mut reports = Vec::new();
     for task in &rehearsal.failures.tasks {
-        let (index, attempts) =
-            state.attempts_of(task).ok_or_else(|| unknown("task", &format!("{}#{}", task.vertex, task.index)))?;
+        let (index, attempts) = state.attempts_of(task).ok_or_else(|| unknown("task", &format!("{}#{}", task.vertex, task.index)))?;
         let failed = |attempt| Report::AttemptFailed { of: Speaker { task: index, attempt, coordinator_epoch }, cause: FailureCause::Own };
         reports.extend(attempts.into_iter().map(failed));
     }

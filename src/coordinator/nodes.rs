@@ -173,9 +173,8 @@ impl NodeTable {
     pub(super) fn locate(&self, job: &super::calls::JobKey, dataset: &DatasetId, wanted: Option<&[PartitionId]>) -> Vec<Located> {
         let mut found: BTreeMap<PartitionId, Located> = BTreeMap::new();
         for node in self.nodes.values().filter(|node| node.standing != MemberStanding::Lost) {
-            let is_wanted = |key: &HeldKey| {
-                key.job == *job && key.dataset == *dataset && wanted.is_none_or(|wanted| wanted.contains(&key.partition))
-            };
+            let is_wanted =
+                |key: &HeldKey| key.job == *job && key.dataset == *dataset && wanted.is_none_or(|wanted| wanted.contains(&key.partition));
             for (key, held) in node.held.iter().filter(|(key, _)| is_wanted(key)) {
                 let is_readable = matches!(held.state, HeldState::Open | HeldState::Sealed);
                 let rank = |held: &Held| (held.attempt.generation, held.state == HeldState::Sealed, held.attempt.attempt);

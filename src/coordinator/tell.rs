@@ -305,4 +305,3 @@ fn failures_of(state: &JobState, failures: &Failures) -> Vec<Option<ToldRecord>>
     told.extend(failures.restart_all.then_some(Some(ToldRecord::RestartAll { version: failures.graph_version })));
     told
 }
-

@@ -32,7 +32,8 @@ pub(super) async fn send_to_holder(State(api): State<Arc<Api>>, params: RawPathP
     let uri = request.uri().clone();
     let is_hop = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "hop=1"));
     let named = |name: &str| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).unwrap_or_default();
-    let (job, dataset, partition) = (JobId::new(&named("job")), DatasetId::new(&named("dataset")), named("partition").parse::<PartitionId>());
+    let (job, dataset, partition) =
+        (JobId::new(&named("job")), DatasetId::new(&named("dataset")), named("partition").parse::<PartitionId>());
     let response = next.run(request).await;
     let is_not_here = response.extensions().get::<ErrorCode>().is_some_and(|code| may_be_elsewhere(*code));
     if is_hop || !is_not_here {

@@ -228,11 +228,11 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, self.to_json()).into_response();
+        response.extensions_mut().insert(self.problem.code);
         let mut set = |name: HeaderName, value: HeaderValue| {
             response.headers_mut().insert(name, value);
         };
         set(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_MEDIA_TYPE));
-        response.extensions_mut().insert(self.problem.code);
         if let Some(retry_after_ms) = self.problem.retry_after_ms {
             set(RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000)));
         }

@@ -23,8 +23,8 @@ mod middleware;
 pub mod range;
 mod tail;
 
-pub use elsewhere::Locator;
 pub use connection::{ConnectionState, InFlight};
+pub use elsewhere::Locator;
 pub use error::Refusal;
 pub use middleware::{Access, access_of};
 
@@ -253,7 +253,10 @@ pub const ROUTES: &[(&str, &[&str])] = &[
 /// The routes.
 pub fn router(parts: ApiParts) -> Router {
     let api = Arc::new(Api::new(parts));
-    let routes = routes(&api).merge(recovery_routes(&api)).fallback(middleware::unknown_route).method_not_allowed_fallback(middleware::method_not_allowed);
+    let routes = routes(&api)
+        .merge(recovery_routes(&api))
+        .fallback(middleware::unknown_route)
+        .method_not_allowed_fallback(middleware::method_not_allowed);
     middleware::around(routes, &api).with_state(api)
 }
 

@@ -1,12 +1,12 @@
 //! The node's side of the cluster: its coordinator, in this process or another one.
 
-use crate::coordinator::{Coordinator, Held, HeldKey, HeldState, JobAuthority, JobKey, JitterSource, NodePlace, NodeReport};
-use crate::service::{Holding, HoldingState, Location, PartitionService, RandomSource, SealArbiter, ServiceErrorKind};
-use crate::http::Locator;
-use async_trait::async_trait;
-use bytes::Bytes;
 use super::NodeError;
 use crate::config::Config;
+use crate::coordinator::{Coordinator, Held, HeldKey, HeldState, JitterSource, JobAuthority, JobKey, NodePlace, NodeReport};
+use crate::http::Locator;
+use crate::service::{Holding, HoldingState, Location, PartitionService, RandomSource, SealArbiter, ServiceErrorKind};
+use async_trait::async_trait;
+use bytes::Bytes;
 use forebay_client::{Client, ClientError, RetryPolicy};
 use forebay_protocol::recovery::LocateRequest;
 use forebay_protocol::{members, partitions};
@@ -109,7 +109,8 @@ fn heartbeat(report: &NodeReport) -> members::NodeHeartbeat {
 
 fn held_of(holding: Holding) -> (HeldKey, Held) {
     let of = holding.partition.dataset;
-    let key = HeldKey { job: JobKey { job: of.job, incarnation: of.incarnation }, dataset: of.dataset, partition: holding.partition.partition };
+    let key =
+        HeldKey { job: JobKey { job: of.job, incarnation: of.incarnation }, dataset: of.dataset, partition: holding.partition.partition };
     let state = match holding.state {
         HoldingState::Open => HeldState::Open,
         HoldingState::Sealed => HeldState::Sealed,
@@ -238,7 +239,7 @@ fn proposal(partition: &PartitionKey, attempt: AttemptId, node: &NodeId, life: N
 }
 
 fn unavailable(what: &str, error: ClientError) -> StoreError {
-    let kind = StoreErrorKind::Unavailable { retry_after: Some(RETRY) };
+    let kind = StoreErrorKind::Unavailable { retry_after: RETRY };
     StoreError::new(kind, Operation::Catalog, what).with_source(error)
 }
 

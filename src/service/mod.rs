@@ -60,8 +60,8 @@ pub use auth::hash_token;
 pub use calls::*;
 pub use config::ServiceConfig;
 pub use counters::Counters;
-pub use inventory::{Holding, HoldingState};
 pub use error::{FencedBy, ServiceError, ServiceErrorKind, ServiceResult};
+pub use inventory::{Holding, HoldingState};
 
 use reaper::Backlog;
 use registry::Registry;

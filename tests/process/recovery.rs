@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 
 fn quick(spec: Spec) -> Spec {
-    spec.set("coordinator.heartbeat_interval=200ms").set("coordinator.heartbeat_timeout=1s")
+    spec.set("coordinator.heartbeat_interval=500ms").set("coordinator.heartbeat_timeout=5s")
 }
 
 /// map → join over `kind`, all to all; two tasks each.
@@ -43,7 +43,9 @@ async fn plans(api: &Api, job: &str) -> Vec<Value> {
 }
 
 fn restarted(plan: &Value) -> Vec<String> {
-    let named = |one: &Value| format!("{}#{} {}", one["vertex"].as_str().unwrap_or_default(), one["index"], one["attempt"].as_str().unwrap_or_default());
+    let named = |one: &Value| {
+        format!("{}#{} {}", one["vertex"].as_str().unwrap_or_default(), one["index"], one["attempt"].as_str().unwrap_or_default())
+    };
     plan["restart"].as_array().expect("a list").iter().map(named).collect()
 }
 

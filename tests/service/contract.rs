@@ -82,8 +82,16 @@ fn every_example_of_a_request_has_the_form_of_its_schema() {
 }
 
 fn concrete(route: &str) -> String {
-    let ids =
-        [("{job}", "q1"), ("{dataset}", "d"), ("{subpartition}", "0"), ("{partition}", "0"), ("{attempt}", "0.0"), ("{checkpoint}", "1"), ("{plan}", "1"), ("{worker}", "w1")];
+    let ids = [
+        ("{job}", "q1"),
+        ("{dataset}", "d"),
+        ("{subpartition}", "0"),
+        ("{partition}", "0"),
+        ("{attempt}", "0.0"),
+        ("{checkpoint}", "1"),
+        ("{plan}", "1"),
+        ("{worker}", "w1"),
+    ];
     ids.iter().fold(route.to_owned(), |path, (name, id)| path.replace(name, id))
 }
 

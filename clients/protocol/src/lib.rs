@@ -7,7 +7,7 @@
 //! | [`error_code`] | every code with its status and whether a retry can help |
 //! | [`problem`] | the `application/problem+json` document |
 //! | [`jobs`], [`datasets`], [`partitions`], [`reads`], [`events`], [`node`] | request and answer documents |
-//! | [`recovery`], [`members`] | graphs, tasks, plans; workers and nodes |
+//! | [`recovery`], [`plans`], [`members`] | graphs and tasks; plans; workers and nodes |
 //!
 //! `openapi.yaml` at the top of the repository is the contract; a test of the service holds it
 //! against these types in both directions. This crate knows no HTTP library and no runtime, and
@@ -24,6 +24,7 @@ pub mod members;
 pub mod node;
 pub mod partitions;
 pub mod paths;
+pub mod plans;
 pub mod problem;
 pub mod reads;
 pub mod recovery;

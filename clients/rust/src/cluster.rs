@@ -2,9 +2,7 @@
 
 use crate::client::Client;
 use crate::error::Result;
-use forebay_protocol::members::{
-    CatalogAnswer, CatalogRequest, NodeHeartbeat, NodeHeartbeatAnswer, NodeList, SealDecision, SealProposal,
-};
+use forebay_protocol::members::{CatalogAnswer, CatalogRequest, NodeHeartbeat, NodeHeartbeatAnswer, NodeList, SealDecision, SealProposal};
 use forebay_protocol::paths;
 use http::Method;
 

@@ -63,8 +63,8 @@ pub use forebay_protocol::datasets::{ArbitrationName, DatasetRequest, Kind, Rete
 pub use forebay_protocol::jobs::JobRequest;
 pub use job::{JobHandle, KeepAlive};
 pub use raw::RawWriter;
-pub use recovery::RecoveryEvents;
 pub use read::{ReadRange, SubpartitionReader};
+pub use recovery::RecoveryEvents;
 pub use retry::RetryPolicy;
 pub use tail::{TailOptions, TailReader};
 pub use worker::{Worker, WorkerOrder};

@@ -6,9 +6,10 @@ use crate::retry::Attempts;
 use crate::sse::SseParser;
 use crate::transport::{Answer, Failure};
 use forebay_protocol::members::WorkerList;
+use forebay_protocol::plans::{PlanDocument, PlanList};
 use forebay_protocol::recovery::{
-    FailureRequest, GraphDocument, GraphRequest, LocateDocument, LocateRequest, PlanDocument, PlanList, PlanRequest, RecoveryEventDocument,
-    RecoveryEventKind, ReportResults, TaskList, TaskReport, TaskReports,
+    FailureRequest, GraphDocument, GraphRequest, LocateDocument, LocateRequest, PlanRequest, RecoveryEventDocument, RecoveryEventKind,
+    ReportResults, TaskList, TaskReport, TaskReports,
 };
 use http::Method;
 

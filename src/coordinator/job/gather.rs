@@ -33,7 +33,8 @@ impl JobState {
             let keeps = self.graph.dataset(dataset).map_or(Keeps::Everything, |dataset| dataset.properties.keeps);
             let numbered = (0..).zip(copies);
             let record = |(producer, copy): (u32, &Option<Copy>)| {
-                copy.as_ref().map(|copy| partition_record(copy, nodes, groups.iter().map(|group| progress_of(group, producer, copy, keeps))))
+                copy.as_ref()
+                    .map(|copy| partition_record(copy, nodes, groups.iter().map(|group| progress_of(group, producer, copy, keeps))))
             };
             numbered.map(record).collect()
         });

@@ -3,6 +3,7 @@
 use super::super::calls::{EventSubject, Held, HeldKey, HeldState, NodePlace, RecoveryEventKind};
 use super::{Copy, JobState, Place};
 use crate::recovery::graph::{DatasetIndex, PartitionRef};
+use crate::recovery::graph_spec::Readable;
 use crate::recovery::snapshot::PartitionStatus;
 use std::time::Duration;
 use store_api::AttemptId;
@@ -92,12 +93,27 @@ impl JobState {
         self.needs_plan = true;
     }
 
+    /// The outputs of a task that runs and may be read meanwhile: somebody may have read of them
+    /// before any node announces them.
+    pub(super) fn expect_open_outputs(&mut self, task: crate::recovery::graph::TaskIndex, attempt: AttemptId) {
+        let outputs: Vec<PartitionRef> = self.graph.outputs_of(task).collect();
+        for partition in outputs {
+            let properties = self.graph.dataset(partition.dataset).map(|dataset| dataset.properties.readable);
+            if properties == Some(Readable::WhileProduced)
+                && let Some(slot @ None) = self.copy_slot(partition)
+            {
+                *slot = Some(Copy { attempt, is_sealed: false, bytes: 0, status: PartitionStatus::Available, place: Place::Unknown });
+            }
+        }
+    }
+
     /// The outputs of a task that has finished: what no node has announced as sealed is suspect
     /// until one does.
     pub(super) fn expect_outputs(&mut self, task: crate::recovery::graph::TaskIndex, attempt: AttemptId, now: Duration) {
         let outputs: Vec<PartitionRef> = self.graph.outputs_of(task).collect();
         for partition in outputs {
-            let expected = Copy { attempt, is_sealed: true, bytes: 0, status: PartitionStatus::Suspect { since: now }, place: Place::Unknown };
+            let expected =
+                Copy { attempt, is_sealed: true, bytes: 0, status: PartitionStatus::Suspect { since: now }, place: Place::Unknown };
             let Some(slot) = self.copy_slot(partition) else { continue };
             match slot {
                 Some(known) if known.attempt == attempt && known.is_sealed => continue,
@@ -116,7 +132,8 @@ impl JobState {
         }
         match &copy.place {
             Place::Shared => true,
-            Place::Unknown => false,
+            // Its producer has still to open it: its readers wait for that by themselves.
+            Place::Unknown => !copy.is_sealed,
             Place::Node(node, life) => nodes.is_up(node, *life),
         }
     }

@@ -18,9 +18,7 @@ mod workers;
 pub(super) use holdings::Announced;
 pub(super) use workers::NotHeard;
 
-use super::calls::{
-    EventSubject, GraphView, JobKey, JobStanding, RecoveryEventKind, TaskAddress, TaskAttempt, TaskStanding, TaskView,
-};
+use super::calls::{EventSubject, GraphView, JobKey, JobStanding, RecoveryEventKind, TaskAddress, TaskAttempt, TaskStanding, TaskView};
 use super::entry::{Change, Entry, GraphRecord, PlanRecord, PlanVerdict, PolicyRecord, parse_graph};
 use super::events::EventRing;
 use super::nodes::NodesNow;

@@ -146,6 +146,7 @@ impl JobState {
             Some(known) => known.worker = worker.or(known.worker),
             None => record.attempts.push(AttemptRecord { attempt, worker }),
         }
+        self.expect_open_outputs(task, attempt);
         ReportOutcome::Accepted
     }
 

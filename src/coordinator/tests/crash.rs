@@ -49,7 +49,8 @@ async fn a_crash_at_any_write_leaves_a_state_from_which_the_same_story_ends_the_
             told_whole(&driver).await;
             let (version, tasks, plans) = driver.state();
             assert_eq!((version, &tasks), (expected.0, &expected.1), "write {at}, happens {happens}");
-            let actions = |plans: &[PlanRecord]| -> Vec<_> { plans.iter().map(|plan| (plan.restart.clone(), plan.cancel.clone())).collect() };
+            let actions =
+                |plans: &[PlanRecord]| -> Vec<_> { plans.iter().map(|plan| (plan.restart.clone(), plan.cancel.clone())).collect() };
             assert_eq!(actions(&plans), actions(&expected.2), "write {at}, happens {happens}: no plan is doubled");
         }
     }

@@ -13,10 +13,13 @@ pub(super) struct MemoryCatalog {
 }
 
 impl MemoryCatalog {
-    fn write(&self, change: impl FnOnce(&mut BTreeMap<String, (Bytes, u64)>, u64) -> Result<Version, StoreError>) -> Result<Version, StoreError> {
+    fn write(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<String, (Bytes, u64)>, u64) -> Result<Version, StoreError>,
+    ) -> Result<Version, StoreError> {
         let mut n_writes = self.n_writes.lock();
         *n_writes += 1;
-        let down = || StoreError::new(StoreErrorKind::Unavailable { retry_after: None }, Operation::Catalog, "test");
+        let down = || StoreError::new(StoreErrorKind::Unavailable { retry_after: Duration::from_secs(1) }, Operation::Catalog, "test");
         let mut fault = self.fault.lock();
         match fault.as_mut() {
             Some((0, happens)) => {
@@ -229,13 +232,7 @@ impl Driver {
         self.node_says(node, life, sequence, held).await.unwrap()
     }
 
-    pub(super) async fn node_says(
-        &self,
-        node: u64,
-        life: u64,
-        sequence: u64,
-        held: Vec<(HeldKey, Held)>,
-    ) -> CoordinatorResult<NodeOrders> {
+    pub(super) async fn node_says(&self, node: u64, life: u64, sequence: u64, held: Vec<(HeldKey, Held)>) -> CoordinatorResult<NodeOrders> {
         let place =
             NodePlace { node: NodeId::new(&format!("n{node}")).unwrap(), life: NodeLife::new(life), url: format!("http://n{node}") };
         self.coordinator.node_report(NodeReport { place, sequence, held }).await

@@ -11,8 +11,8 @@ use axum::Json;
 use axum::extract::State;
 use forebay_protocol::ErrorCode;
 use forebay_protocol::members::{
-    CatalogAction, CatalogAnswer, CatalogEntryDocument, CatalogRequest, NodeHeartbeat, NodeHeartbeatAnswer, NodeList, SealDecision, SealProposal, WorkerDocument, WorkerHeartbeat, WorkerHeartbeatAnswer,
-    WorkerList, WorkerRequest,
+    CatalogAction, CatalogAnswer, CatalogEntryDocument, CatalogRequest, NodeHeartbeat, NodeHeartbeatAnswer, NodeList, SealDecision,
+    SealProposal, WorkerDocument, WorkerHeartbeat, WorkerHeartbeatAnswer, WorkerList, WorkerRequest,
 };
 use http::StatusCode;
 use serde::Deserialize;

@@ -11,9 +11,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use forebay_protocol::plans::{PlanDocument, PlanList};
 use forebay_protocol::recovery::{
-    FailureRequest, GraphDocument, GraphRequest, LocateDocument, LocateRequest, PlanDocument, PlanList, PlanRequest, ReportResults, TaskList,
-    TaskReports,
+    FailureRequest, GraphDocument, GraphRequest, LocateDocument, LocateRequest, PlanRequest, ReportResults, TaskList, TaskReports,
 };
 use futures::stream::StreamExt as _;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -60,11 +60,7 @@ pub(in crate::http) async fn put_graph(
     Ok(Json(map::graph(&coordinator.declare(job, map::graph_request(request, epoch)?).await?)))
 }
 
-pub(in crate::http) async fn read_graph(
-    State(api): State<Arc<Api>>,
-    Ready(service): Ready,
-    ids: Ids,
-) -> Answer<Json<GraphDocument>> {
+pub(in crate::http) async fn read_graph(State(api): State<Arc<Api>>, Ready(service): Ready, ids: Ids) -> Answer<Json<GraphDocument>> {
     let coordinator = api.coordinator()?;
     let (job, _) = known_job(&service, &ids).await?;
     Ok(Json(map::graph(&coordinator.graph(&job)?)))
@@ -136,7 +132,8 @@ pub(in crate::http) async fn plan(
     if request != PlanRequest::default() {
         return Err(Refusal::bad_request("what would fail is for a dry run; what has failed goes to failures"));
     }
-    let view = coordinator.plan_now(&job).await?.ok_or_else(|| Refusal::new(forebay_protocol::ErrorCode::UnknownPlan, "nothing has failed"))?;
+    let view =
+        coordinator.plan_now(&job).await?.ok_or_else(|| Refusal::new(forebay_protocol::ErrorCode::UnknownPlan, "nothing has failed"))?;
     Ok(Json(map::plan(&view)))
 }
 

@@ -6,7 +6,7 @@ use crate::http::error::{Answer, Refusal};
 use crate::recovery::graph::{DatasetIndex, GroupIndex, JobGraph, TaskIndex};
 use crate::recovery::graph_spec as spec;
 use crate::recovery::policy::{Determinism, Fallback, Strategy};
-use forebay_protocol::{datasets, members, partitions, recovery as wire};
+use forebay_protocol::{datasets, members, partitions, plans, recovery as wire};
 use store_api::{AttemptId, ConsumerId, DatasetId, JobEpoch, JobId, NodeId, PartitionId, WorkerId};
 
 fn attempt(text: &str) -> Answer<AttemptId> {
@@ -210,16 +210,16 @@ fn dataset_name(graph: &JobGraph, dataset: u32) -> String {
     graph.dataset(DatasetIndex::new(dataset)).map(|dataset| dataset.id.to_string()).unwrap_or_default()
 }
 
-fn partition_attempt(graph: &JobGraph, triple: &domain::PartitionTriple) -> wire::PartitionAttemptDocument {
+fn partition_attempt(graph: &JobGraph, triple: &domain::PartitionTriple) -> plans::PartitionAttemptDocument {
     let (dataset, partition) = (dataset_name(graph, triple.0), u64::from(triple.1));
-    wire::PartitionAttemptDocument { dataset, partition, attempt: attempt_text(triple.2) }
+    plans::PartitionAttemptDocument { dataset, partition, attempt: attempt_text(triple.2) }
 }
 
-fn row(graph: &JobGraph, row: &domain::RowRecord) -> wire::ReadRowDocument {
+fn row(graph: &JobGraph, row: &domain::RowRecord) -> plans::ReadRowDocument {
     let group = graph.group(GroupIndex::new(row.group));
     let vertex = group.and_then(|group| graph.vertices().get(group.consumer.number() as usize));
     let read = partition_attempt(graph, &row.read);
-    wire::ReadRowDocument {
+    plans::ReadRowDocument {
         dataset: read.dataset,
         partition: read.partition,
         attempt: read.attempt,
@@ -227,25 +227,25 @@ fn row(graph: &JobGraph, row: &domain::RowRecord) -> wire::ReadRowDocument {
         vertex: vertex.map(|vertex| vertex.name.clone()).unwrap_or_default(),
         consumers: row.consumers.iter().map(|(start, end)| vec![*start, *end]).collect(),
         from: row.from,
-        others: row.others.iter().map(|(index, from)| wire::ReaderOffset { index: *index, from: *from }).collect(),
+        others: row.others.iter().map(|(index, from)| plans::ReaderOffset { index: *index, from: *from }).collect(),
     }
 }
 
-fn because(graph: &JobGraph, because: &domain::Because) -> wire::BecauseDocument {
+fn because(graph: &JobGraph, because: &domain::Because) -> plans::BecauseDocument {
     use domain::Rule as R;
     let wire::TaskName { vertex, index } = task_name(graph, because.task);
-    wire::BecauseDocument {
+    plans::BecauseDocument {
         vertex,
         index,
         rule: match because.rule {
-            R::Failed => wire::RuleName::Failed,
-            R::WorkerLost => wire::RuleName::WorkerLost,
-            R::Stopped => wire::RuleName::Stopped,
-            R::ReplayedDifferently => wire::RuleName::ReplayedDifferently,
-            R::Need => wire::RuleName::Need,
-            R::Taint => wire::RuleName::Taint,
-            R::Gang => wire::RuleName::Gang,
-            R::Everything => wire::RuleName::Everything,
+            R::Failed => plans::RuleName::Failed,
+            R::WorkerLost => plans::RuleName::WorkerLost,
+            R::Stopped => plans::RuleName::Stopped,
+            R::ReplayedDifferently => plans::RuleName::ReplayedDifferently,
+            R::Need => plans::RuleName::Need,
+            R::Taint => plans::RuleName::Taint,
+            R::Gang => plans::RuleName::Gang,
+            R::Everything => plans::RuleName::Everything,
         },
         via: because.via.map(|task| task_name(graph, task)),
         dataset: because.over.map(|(dataset, _)| dataset_name(graph, dataset)),
@@ -253,36 +253,36 @@ fn because(graph: &JobGraph, because: &domain::Because) -> wire::BecauseDocument
     }
 }
 
-const fn cost(cost: domain::CostRecord) -> wire::CostDocument {
-    wire::CostDocument { n_tasks: cost.n_tasks, reread_bytes: cost.reread_bytes, recomputed_bytes: cost.recomputed_bytes }
+const fn cost(cost: domain::CostRecord) -> plans::CostDocument {
+    plans::CostDocument { n_tasks: cost.n_tasks, reread_bytes: cost.reread_bytes, recomputed_bytes: cost.recomputed_bytes }
 }
 
-const fn stage(stage: domain::PlanStage) -> wire::PlanProgress {
+const fn stage(stage: domain::PlanStage) -> plans::PlanProgress {
     match stage {
-        domain::PlanStage::DryRun => wire::PlanProgress::DryRun,
-        domain::PlanStage::Stopping => wire::PlanProgress::Stopping,
-        domain::PlanStage::Ready => wire::PlanProgress::Ready,
-        domain::PlanStage::Done => wire::PlanProgress::Done,
-        domain::PlanStage::Final => wire::PlanProgress::Final,
+        domain::PlanStage::DryRun => plans::PlanProgress::DryRun,
+        domain::PlanStage::Stopping => plans::PlanProgress::Stopping,
+        domain::PlanStage::Ready => plans::PlanProgress::Ready,
+        domain::PlanStage::Done => plans::PlanProgress::Done,
+        domain::PlanStage::Final => plans::PlanProgress::Final,
     }
 }
 
-const fn verdict(verdict: &domain::PlanVerdict) -> wire::VerdictName {
+const fn verdict(verdict: &domain::PlanVerdict) -> plans::VerdictName {
     use domain::PlanVerdict as V;
     match verdict {
-        V::Nothing => wire::VerdictName::Nothing,
-        V::Restart => wire::VerdictName::Restart,
-        V::Inconsistent(_) => wire::VerdictName::Inconsistent,
-        V::Unrecoverable => wire::VerdictName::Unrecoverable,
-        V::NoBudget => wire::VerdictName::NoBudget,
-        V::NotIndividuallyRecoverable => wire::VerdictName::NotIndividuallyRecoverable,
-        V::RestorePointRejected => wire::VerdictName::RestorePointRejected,
+        V::Nothing => plans::VerdictName::Nothing,
+        V::Restart => plans::VerdictName::Restart,
+        V::Inconsistent(_) => plans::VerdictName::Inconsistent,
+        V::Unrecoverable => plans::VerdictName::Unrecoverable,
+        V::NoBudget => plans::VerdictName::NoBudget,
+        V::NotIndividuallyRecoverable => plans::VerdictName::NotIndividuallyRecoverable,
+        V::RestorePointRejected => plans::VerdictName::RestorePointRejected,
     }
 }
 
-pub(in crate::http) fn plan(view: &domain::PlanView) -> wire::PlanDocument {
+pub(in crate::http) fn plan(view: &domain::PlanView) -> plans::PlanDocument {
     let (graph, record) = (&*view.graph, &*view.record);
-    let wave = |wave: &domain::WaveRecord| wire::WaveDocument {
+    let wave = |wave: &domain::WaveRecord| plans::WaveDocument {
         tasks: wave.tasks.iter().map(|task| task_name(graph, *task)).collect(),
         has_inner_seal: wave.has_inner_seal,
     };
@@ -290,7 +290,7 @@ pub(in crate::http) fn plan(view: &domain::PlanView) -> wire::PlanDocument {
         domain::PlanVerdict::Inconsistent(tasks) => tasks.iter().map(|task| task_name(graph, *task)).collect(),
         _ => Vec::new(),
     };
-    wire::PlanDocument {
+    plans::PlanDocument {
         job: view.job.to_string(),
         plan: record.number,
         coordinator_epoch: record.coordinator_epoch,
@@ -316,8 +316,8 @@ pub(in crate::http) fn plan(view: &domain::PlanView) -> wire::PlanDocument {
     }
 }
 
-pub(in crate::http) fn plan_summary(view: &domain::PlanView) -> wire::PlanSummary {
-    wire::PlanSummary {
+pub(in crate::http) fn plan_summary(view: &domain::PlanView) -> plans::PlanSummary {
+    plans::PlanSummary {
         plan: view.record.number,
         progress: stage(view.stage),
         verdict: verdict(&view.record.verdict),

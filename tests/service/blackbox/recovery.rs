@@ -44,7 +44,8 @@ async fn a_failure_leads_to_a_plan_that_can_be_read_and_carried_out() {
     let node = Node::start().await;
     let job = Job::new(&node).await;
     job.tell(vec![report("map", 0, "0.0", "running"), report("map", 1, "0.0", "running")]).await;
-    let told = job.tell(vec![report("map", 1, "0.0", "failed"), report("map", 1, "0.0", "failed"), report("none", 0, "0.0", "failed")]).await;
+    let told =
+        job.tell(vec![report("map", 1, "0.0", "failed"), report("map", 1, "0.0", "failed"), report("none", 0, "0.0", "failed")]).await;
     assert_eq!((&told["results"], &told["plan"]), (&json!(["accepted", "not_current", "unknown"]), &json!(1)));
     let plan = job.get("/plans/1").await;
     assert_eq!(plan["restart"], json!([{"vertex": "map", "index": 1, "attempt": "1.0"}]));

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::recovery;
-use forebay::coordinator::{Coordinator, CoordinatorConfig};
+use forebay::coordinator::CoordinatorConfig;
 use forebay::http::{ApiParts, HttpConfig, NoObserver, router};
 use forebay::server::{Server, ServerConfig};
 use forebay::service::{LocalArbiter, PartitionService, RandomSource, ServiceConfig, ServiceParts, Stores, hash_token};
@@ -55,7 +55,6 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
     pub(crate) service: Option<Arc<PartitionService>>,
-    pub(crate) coordinator: Option<Arc<Coordinator>>,
     served: Option<JoinHandle<bool>>,
     tasks: TaskGroup,
     directory: Option<TempDir>,
@@ -85,13 +84,12 @@ impl Node {
         let address = server.address();
         let slot = Arc::new(OnceLock::new());
         let service = if options.is_started { Some(start_service(directory.path(), &options, &tasks, address).await) } else { None };
-        let (mut coordinator, coordinator_slot) = (None, Arc::new(OnceLock::new()));
+        let coordinator_slot = Arc::new(OnceLock::new());
         let service = match service {
             None => None,
             Some((service, catalog)) => {
                 let started = recovery::start(options.coordinator.clone(), service.clone(), catalog, &tasks).await;
-                assert!(slot.set(service.clone()).is_ok() && coordinator_slot.set(started.clone()).is_ok());
-                coordinator = Some(started);
+                assert!(slot.set(service.clone()).is_ok() && coordinator_slot.set(started).is_ok());
                 Some(service)
             }
         };
@@ -108,7 +106,7 @@ impl Node {
             health: Arc::new(Vec::new),
         };
         let served = tokio::spawn(server.serve(router(parts), shutdown.clone()));
-        Self { address, shutdown, service, coordinator, served: Some(served), tasks, directory: Some(directory) }
+        Self { address, shutdown, service, served: Some(served), tasks, directory: Some(directory) }
     }
 
     pub(crate) fn url(&self) -> String {
