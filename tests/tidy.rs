@@ -1,7 +1,7 @@
 //! Holds the structure that ARCHITECTURE.md states: arrows between modules, absences, sizes of
 //! files, names, links in the documents. Reads sources as text; runs nothing of them.
 
-#![expect(clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

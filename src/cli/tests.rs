@@ -28,6 +28,7 @@ fn known_commands_are_taken() {
         "forebay ls",
         "forebay ls j/d --json",
         "forebay rm j",
+        "forebay get j/d/0 --to 9 --follow",
     ] {
         assert!(parse(line).is_ok(), "{line}");
     }
@@ -47,7 +48,6 @@ fn wrong_lines_are_usage_errors() {
         "forebay put ../x/d/0",
         "forebay put j/d/0 --kind hot",
         "forebay put j/d/0 --attempt 1",
-        "forebay get j/d/0 --to 9 --follow",
         "forebay rm",
         "forebay stat j --token a --token-file b",
     ] {

@@ -121,7 +121,7 @@ pub(crate) struct Measured {
     /// From the first producer's start to the last consumer's end.
     pub(crate) total: Duration,
     /// When the fault happened, by the run's clock.
-    fault_at: Option<Duration>,
+    pub(crate) fault_at: Option<Duration>,
     /// From the fault to the last consumer's end.
     pub(crate) after_fault: Option<Duration>,
     /// Bytes read by consumers, repeats included.

@@ -9,9 +9,9 @@
 //! | [`report`] | fencing: which reports are believed |
 //! | `view` | a snapshot as a policy sees it |
 //! | [`closure`] | the least set of tasks that must restart |
-//! | [`strategy`] | [`plan`]: strategies, verdicts, actions |
+//! | [`strategy`] | [`plan()`]: strategies, verdicts, actions |
 //! | `reads`, `waves`, [`cost`] | who reads what; in which order to start; what it costs |
-//! | [`plan`](self::plan), [`task_set`] | what a plan says |
+//! | [`mod@plan`], [`task_set`] | what a plan says |
 //! | [`restart_budget`] | how often and how soon a job may restart |
 //! | [`release`] | what can be given back when nothing failed |
 //! | `components` | strongly connected components |

@@ -8,6 +8,7 @@ use super::closure::Reason;
 use super::cost::Cost;
 use super::graph::{DatasetIndex, GroupIndex, JobGraph, PartitionRef, TaskIndex};
 use super::policy::Strategy;
+use super::snapshot::Snapshot;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -213,7 +214,7 @@ pub struct Actions {
     pub waves: Vec<Wave>,
 }
 
-/// What to do after a failure. Made by [`super::plan`]; carried out by the coordinator, if the
+/// What to do after a failure. Made by [`super::plan()`]; carried out by the coordinator, if the
 /// graph's version is still the one it was made from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -254,6 +255,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether the plan may still be carried out: it was made from this version of this job, under
+    /// its present owner. A plan that no longer fits is dropped, and a new one made.
+    #[must_use]
+    pub fn fits(&self, snapshot: &Snapshot) -> bool {
+        let now = &snapshot.inner;
+        (&self.job, self.incarnation, self.job_epoch, self.graph_version) == (&now.job, now.incarnation, now.job_epoch, now.graph_version)
+    }
+
     /// The tasks that restart, or would, in ascending order.
     pub fn tasks(&self) -> impl Iterator<Item = TaskIndex> + '_ {
         self.because.keys().copied()

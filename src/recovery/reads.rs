@@ -4,7 +4,6 @@
 use super::closure::Closure;
 use super::graph::{GroupIndex, PartitionRef};
 use super::plan::{Keep, KeepReason, MissingPrefix, PartitionAttempt, ReadRow, Restart, Truncate};
-use super::policy::Determinism;
 use super::snapshot::{GroupProgress, Progress, Standing};
 use super::view::{Readers, Row, View, readers_by_vertex, within};
 use std::collections::BTreeMap;
@@ -104,12 +103,12 @@ impl<'a> Outcome<'a> {
     /// Consumers left alone whose producers write again.
     pub(super) fn resumes(&self, restarts: &[Restart]) -> Vec<ReadRow> {
         let (mut rows, graph) = (RowMaker::default(), self.view.snapshot.graph());
-        let is_verified = self.view.policy.determinism == Determinism::Verified;
         for row in self.view.rows().filter(|row| self.is_rewritten(row.partition)) {
             let Some(producer) = graph.producer_of(row.partition) else { continue };
             let Ok(place) = restarts.binary_search_by_key(&producer, |restart| restart.task) else { continue };
             let Some(restart) = restarts.get(place) else { continue };
-            let must_match_digest = is_verified && !self.closure.differs.contains(producer);
+            let has_digests = row.record.is_some_and(|record| record.has_digests);
+            let must_match_digest = has_digests && !self.closure.differs.contains(producer);
             let running = rows.make(self, row, Class::Running, restart.attempt);
             rows.rows.extend(running.map(|found| ReadRow { must_match_digest, ..found }));
             let created = rows.make(self, row, Class::Created, restart.attempt);

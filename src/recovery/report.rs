@@ -7,7 +7,7 @@
 //! first in the list is the first.
 
 use super::graph::{PartitionRef, TaskIndex};
-use super::plan::PartitionAttempt;
+use super::plan::{Cancel, PartitionAttempt};
 use super::snapshot::{AttemptRecord, GlobalFailure, Location, NodeStanding, PartitionRecord, PartitionStatus, Snapshot, TaskState};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store_api::ids::{AttemptId, NodeLife};
@@ -39,6 +39,12 @@ pub enum FailureCause {
         read: AttemptId,
         /// What was wrong.
         trouble: Trouble,
+    },
+    /// A writer waited in vain for room in an output: readers do not acknowledge, or there is no
+    /// space for what must be kept. A restart may meet the same again; an operator should know.
+    RetentionExhausted {
+        /// The output.
+        partition: PartitionRef,
     },
     /// A restart cannot help.
     Unrecoverable,
@@ -189,9 +195,13 @@ pub struct Fenced {
     pub verdicts: Vec<ReportVerdict>,
     /// Bytes of attempts that lost or were dropped, to be given back; ascending.
     pub release: Vec<PartitionAttempt>,
+    /// Attempts that run on although another one of their task finished first; to be stopped.
+    pub cancel: Vec<Cancel>,
     /// Tasks that the failures are counted for, ascending: the producer, where an input failed its
     /// reader.
     pub charged: Vec<TaskIndex>,
+    /// Outputs whose writers failed for want of room, ascending: to be reported, not waited for.
+    pub exhausted: Vec<PartitionRef>,
 }
 
 /// What the accepted reports amount to. Sets, so that order makes no difference.
@@ -210,6 +220,7 @@ struct Effects {
     global: Option<GlobalFailure>,
     release: BTreeSet<PartitionAttempt>,
     charged: BTreeSet<TaskIndex>,
+    exhausted: BTreeSet<PartitionRef>,
 }
 
 /// Judges reports against a snapshot and carries the believed ones into a new one. Pure.
@@ -224,13 +235,13 @@ pub fn fence(snapshot: &Snapshot, reports: &[Report]) -> Fenced {
         let is_counted = is_repeated && !matches!(verdict, ReportVerdict::Dropped(_) | ReportVerdict::SealConflict { .. });
         verdicts.push(if is_counted { ReportVerdict::Dropped(DropReason::Duplicate) } else { verdict });
     }
-    let charged = effects.charged.iter().copied().collect();
+    let (charged, exhausted) = (effects.charged.iter().copied().collect(), effects.exhausted.iter().copied().collect());
     let mut after = snapshot.clone();
-    let release = apply(&mut after, effects);
+    let (release, cancel) = apply(&mut after, effects);
     for (report, verdict) in reports.iter().zip(&mut verdicts) {
         settle_failure(&after, report, verdict);
     }
-    Fenced { snapshot: after, verdicts, release: release.into_iter().collect(), charged }
+    Fenced { snapshot: after, verdicts, release: release.into_iter().collect(), cancel, charged, exhausted }
 }
 
 /// A failure is only that of its task when no other attempt is left after the whole batch.
@@ -298,13 +309,18 @@ fn judge_failed(snapshot: &Snapshot, of: Speaker, cause: FailureCause, effects: 
         FailureCause::Own => {
             effects.charged.insert(of.task);
         }
+        FailureCause::RetentionExhausted { partition } => {
+            effects.charged.insert(of.task);
+            effects.exhausted.insert(partition);
+        }
         FailureCause::Unrecoverable => {
             effects.charged.insert(of.task);
             effects.global = Some(GlobalFailure::Unrecoverable);
         }
         FailureCause::Input { partition, read, trouble } => {
-            judge_trouble(snapshot, partition, read, trouble, effects);
-            effects.charged.extend(snapshot.graph().producer_of(partition));
+            let is_its_fault = !matches!(judge_trouble(snapshot, partition, read, trouble, effects), ReportVerdict::Dropped(_));
+            let producer = snapshot.graph().producer_of(partition).filter(|_| is_its_fault);
+            effects.charged.insert(producer.unwrap_or(of.task));
         }
     }
     ReportVerdict::Accepted
@@ -422,8 +438,8 @@ fn judge_life(current: Option<NodeLife>, life: NodeLife, place: u32, accepted: &
 }
 
 /// Carries the effects in, and adds what they leave behind to what is given back.
-fn apply(snapshot: &mut Snapshot, effects: Effects) -> BTreeSet<PartitionAttempt> {
-    let (now, mut release) = (snapshot.inner.now, effects.release);
+fn apply(snapshot: &mut Snapshot, effects: Effects) -> (BTreeSet<PartitionAttempt>, Vec<Cancel>) {
+    let (now, mut release, mut cancel) = (snapshot.inner.now, effects.release, Vec::new());
     for (partition, (attempt, location)) in effects.seals {
         if let Some(record) = snapshot.partition_mut(partition) {
             (record.attempt, record.location, record.is_sealed) = (attempt, location, true);
@@ -440,10 +456,7 @@ fn apply(snapshot: &mut Snapshot, effects: Effects) -> BTreeSet<PartitionAttempt
         }
     }
     for (task, attempt) in &effects.finished {
-        if let Some(record) = snapshot.task_mut(*task) {
-            record.state = TaskState::Finished;
-            record.attempts.retain(|one| one.attempt == *attempt);
-        }
+        cancel.extend(finish(snapshot, *task, *attempt, &mut release));
     }
     for (task, attempt) in effects.failed.iter().chain(&effects.cancelled) {
         if effects.finished.get(task) != Some(attempt) {
@@ -474,7 +487,21 @@ fn apply(snapshot: &mut Snapshot, effects: Effects) -> BTreeSet<PartitionAttempt
         (Some(GlobalFailure::Unrecoverable), _) => Some(GlobalFailure::Unrecoverable),
         (before, after) => after.or(before),
     };
-    release
+    cancel.retain(|loser| !effects.failed.contains(&(loser.task, loser.attempt)));
+    (release, cancel)
+}
+
+/// Lets an attempt win its task. The others are to be stopped, and what they left is given back.
+fn finish(snapshot: &mut Snapshot, task: TaskIndex, winner: AttemptId, release: &mut BTreeSet<PartitionAttempt>) -> Vec<Cancel> {
+    let Some(record) = snapshot.task_mut(task) else { return Vec::new() };
+    record.state = TaskState::Finished;
+    let losers = record.attempts.extract_if(.., |one| one.attempt != winner);
+    let losers: Vec<Cancel> = losers.map(|one| Cancel { task, attempt: one.attempt }).collect();
+    for loser in &losers {
+        let left = unsealed_outputs(snapshot, task, loser.attempt);
+        release.extend(left.into_iter().map(|partition| PartitionAttempt { partition, attempt: loser.attempt }));
+    }
+    losers
 }
 
 /// What is lost does not become merely unreachable again.

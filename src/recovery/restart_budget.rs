@@ -85,13 +85,13 @@ impl RestartStrategy {
         match kind {
             "none" | "off" | "disable" => Ok(Self::None),
             "fixed-delay" | "fixeddelay" => Ok(Self::FixedDelay {
-                attempts: read.number(KEYS[1], 1, u32::MAX)?,
-                delay: read.duration(KEYS[2], Duration::from_secs(1))?,
+                attempts: read.number(FIXED_ATTEMPTS, 1, u32::MAX)?,
+                delay: read.duration(FIXED_DELAY, Duration::from_secs(1))?,
             }),
             "failure-rate" | "failurerate" => Ok(Self::FailureRate {
-                max_failures_per_interval: read.number(KEYS[3], 1, MAX_FAILURES_PER_INTERVAL)?,
-                failure_rate_interval: read.duration(KEYS[4], Duration::from_secs(60))?,
-                delay: read.duration(KEYS[5], Duration::from_secs(1))?,
+                max_failures_per_interval: read.number(RATE_FAILURES, 1, MAX_FAILURES_PER_INTERVAL)?,
+                failure_rate_interval: read.duration(RATE_INTERVAL, Duration::from_secs(60))?,
+                delay: read.duration(RATE_DELAY, Duration::from_secs(1))?,
             }),
             "exponential-delay" | "exponentialdelay" => read.exponential(),
             other => Err(BudgetOptionError::Value {
@@ -104,19 +104,30 @@ impl RestartStrategy {
 }
 
 const TYPE: &str = "restart-strategy.type";
+const FIXED_ATTEMPTS: &str = "restart-strategy.fixed-delay.attempts";
+const FIXED_DELAY: &str = "restart-strategy.fixed-delay.delay";
+const RATE_FAILURES: &str = "restart-strategy.failure-rate.max-failures-per-interval";
+const RATE_INTERVAL: &str = "restart-strategy.failure-rate.failure-rate-interval";
+const RATE_DELAY: &str = "restart-strategy.failure-rate.delay";
+const INITIAL_BACKOFF: &str = "restart-strategy.exponential-delay.initial-backoff";
+const MAX_BACKOFF: &str = "restart-strategy.exponential-delay.max-backoff";
+const MULTIPLIER: &str = "restart-strategy.exponential-delay.backoff-multiplier";
+const RESET_THRESHOLD: &str = "restart-strategy.exponential-delay.reset-backoff-threshold";
+const JITTER: &str = "restart-strategy.exponential-delay.jitter-factor";
+const ATTEMPTS_BEFORE_RESET: &str = "restart-strategy.exponential-delay.attempts-before-reset-backoff";
 const KEYS: [&str; 12] = [
     TYPE,
-    "restart-strategy.fixed-delay.attempts",
-    "restart-strategy.fixed-delay.delay",
-    "restart-strategy.failure-rate.max-failures-per-interval",
-    "restart-strategy.failure-rate.failure-rate-interval",
-    "restart-strategy.failure-rate.delay",
-    "restart-strategy.exponential-delay.initial-backoff",
-    "restart-strategy.exponential-delay.max-backoff",
-    "restart-strategy.exponential-delay.backoff-multiplier",
-    "restart-strategy.exponential-delay.reset-backoff-threshold",
-    "restart-strategy.exponential-delay.jitter-factor",
-    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    FIXED_ATTEMPTS,
+    FIXED_DELAY,
+    RATE_FAILURES,
+    RATE_INTERVAL,
+    RATE_DELAY,
+    INITIAL_BACKOFF,
+    MAX_BACKOFF,
+    MULTIPLIER,
+    RESET_THRESHOLD,
+    JITTER,
+    ATTEMPTS_BEFORE_RESET,
 ];
 
 /// Why options are not a restart strategy.
@@ -157,12 +168,12 @@ impl Options<'_> {
         let ratio = |text: &str| text.parse::<f64>().ok().filter(|factor| (0.0..=1.0).contains(factor));
         let factor = |text: &str| text.parse::<f64>().ok().filter(|factor| factor.is_finite() && *factor >= 1.0);
         let attempts = |text: &str| if text == "infinite" { Some(None) } else { text.parse().ok().filter(|number| *number > 0).map(Some) };
-        let initial_backoff = self.duration(KEYS[6], Duration::from_secs(1))?;
-        let max_backoff = self.duration(KEYS[7], Duration::from_secs(60))?;
+        let initial_backoff = self.duration(INITIAL_BACKOFF, Duration::from_secs(1))?;
+        let max_backoff = self.duration(MAX_BACKOFF, Duration::from_secs(60))?;
         if max_backoff < initial_backoff || initial_backoff.is_zero() {
             let value = format!("{max_backoff:?}");
             return Err(BudgetOptionError::Value {
-                key: KEYS[7].to_owned(),
+                key: MAX_BACKOFF.to_owned(),
                 value,
                 expected: "at least the initial backoff, and that above 0",
             });
@@ -170,10 +181,10 @@ impl Options<'_> {
         Ok(RestartStrategy::ExponentialDelay {
             initial_backoff,
             max_backoff,
-            backoff_multiplier: self.read(KEYS[8], 1.5, "a number of at least 1", factor)?,
-            reset_backoff_threshold: self.duration(KEYS[9], Duration::from_secs(3600))?,
-            jitter_factor: self.read(KEYS[10], 0.1, "a number from 0 to 1", ratio)?,
-            attempts_before_reset_backoff: self.read(KEYS[11], None, "a whole number above 0, or infinite", attempts)?,
+            backoff_multiplier: self.read(MULTIPLIER, 1.5, "a number of at least 1", factor)?,
+            reset_backoff_threshold: self.duration(RESET_THRESHOLD, Duration::from_secs(3600))?,
+            jitter_factor: self.read(JITTER, 0.1, "a number from 0 to 1", ratio)?,
+            attempts_before_reset_backoff: self.read(ATTEMPTS_BEFORE_RESET, None, "a whole number above 0, or infinite", attempts)?,
         })
     }
 }

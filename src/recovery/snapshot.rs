@@ -10,7 +10,7 @@
 //! in numbers that decide nothing, the common entry may hold bounds (highest floor and sent, lowest
 //! confirmed, need and rewind): a plan from bounds restarts at most too much, never too little.
 
-use super::graph::{GroupIndex, JobGraph, PartitionRef, TaskIndex};
+use super::graph::{Dataset, GroupIndex, JobGraph, PartitionRef, TaskIndex};
 use super::graph_spec::{DatasetProperties, DiesWith, Keeps};
 use std::sync::Arc;
 use std::time::Duration;
@@ -355,6 +355,14 @@ pub enum SnapshotError {
         /// The place it names.
         place: u32,
     },
+    /// A partition was handed out of the job before its seal, or is of a kind that forgets.
+    #[error("partition {producer} of dataset {dataset} is promoted, but not sealed or not kept whole")]
+    Promoted {
+        /// The dataset.
+        dataset: String,
+        /// The producer's index.
+        producer: u32,
+    },
     /// Consumers with progress of their own are not ascending or do not read the partition.
     #[error("partition {producer} of dataset {dataset}: consumer {consumer} has progress out of order or does not read it")]
     Consumer {
@@ -393,21 +401,8 @@ impl Snapshot {
         for (dataset, partitions) in graph.datasets().iter().zip(&draft.partitions) {
             expect_length("partitions of a dataset", graph.parallelism(dataset.producer) as usize, partitions.len())?;
             for (producer, record) in (0..).zip(partitions) {
-                let Some(record) = record else { continue };
-                expect_length("groups of a partition", dataset.groups.len(), record.progress.len())?;
-                if let Location::Node { node, .. } = record.location
-                    && node as usize >= draft.nodes.len()
-                {
-                    return Err(SnapshotError::Unlisted {
-                        whose: format!("partition {producer} of dataset {}", dataset.id),
-                        what: "node",
-                        place: node,
-                    });
-                }
-                for (group, progress) in dataset.groups.iter().zip(&record.progress) {
-                    if let Some(consumer) = misplaced_consumer(&graph, *group, producer, progress) {
-                        return Err(SnapshotError::Consumer { dataset: dataset.id.to_string(), producer, consumer });
-                    }
+                if let Some(record) = record {
+                    check_partition(&graph, dataset, producer, record, draft.nodes.len())?;
                 }
             }
         }
@@ -553,6 +548,34 @@ fn check_task(graph: &JobGraph, task: TaskIndex, record: &TaskRecord, n_workers:
         Some(place) => Err(SnapshotError::Unlisted { whose: format!("task {}", graph.label(task)), what: "worker", place }),
         None => Ok(()),
     }
+}
+
+fn check_partition(
+    graph: &JobGraph,
+    dataset: &Dataset,
+    producer: u32,
+    record: &PartitionRecord,
+    n_nodes: usize,
+) -> Result<(), SnapshotError> {
+    expect_length("groups of a partition", dataset.groups.len(), record.progress.len())?;
+    if let Location::Node { node, .. } = record.location
+        && node as usize >= n_nodes
+    {
+        return Err(SnapshotError::Unlisted {
+            whose: format!("partition {producer} of dataset {}", dataset.id),
+            what: "node",
+            place: node,
+        });
+    }
+    if record.is_promoted && !(record.is_sealed && dataset.properties.keeps == Keeps::Everything) {
+        return Err(SnapshotError::Promoted { dataset: dataset.id.to_string(), producer });
+    }
+    for (group, progress) in dataset.groups.iter().zip(&record.progress) {
+        if let Some(consumer) = misplaced_consumer(graph, *group, producer, progress) {
+            return Err(SnapshotError::Consumer { dataset: dataset.id.to_string(), producer, consumer });
+        }
+    }
+    Ok(())
 }
 
 fn misplaced_consumer(graph: &JobGraph, group: GroupIndex, producer: u32, progress: &GroupProgress) -> Option<u32> {

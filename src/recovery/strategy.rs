@@ -62,14 +62,17 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, allowance: Allowance) -> Plan 
 
 fn choose(view: View<'_>) -> Choice {
     let simple = |closure, strategy| Choice { closure, strategy, obstacles: Vec::new(), is_refused: false, is_lossy: false };
-    let forced = view.snapshot.inner.global_failure.map(|_| Strategy::Full);
-    match forced.unwrap_or(view.policy.strategy) {
+    if view.snapshot.inner.global_failure.is_some() {
+        return simple(everything(view), Strategy::Full);
+    }
+    let needed = region(view);
+    match view.policy.strategy {
         // Without anything wrong there is nothing to restart, not even under "everything".
-        Strategy::Full if forced.is_none() && region(view).restart.is_empty() => simple(region(view), Strategy::Full),
+        Strategy::Full if needed.restart.is_empty() => simple(needed, Strategy::Full),
         Strategy::Full => simple(everything(view), Strategy::Full),
-        Strategy::Region => simple(region(view), Strategy::Region),
+        Strategy::Region => simple(needed, Strategy::Region),
         Strategy::Individual(fallback) => {
-            let (alone, needed) = (failed_only(view), region(view));
+            let alone = failed_only(view);
             let outside = needed.because.iter().filter(|(task, _)| !alone.restart.contains(**task));
             let obstacles: Vec<_> = outside.map(|(task, reason)| Obstacle { task: *task, reason: *reason }).collect();
             let strategy = Strategy::Individual(fallback);

@@ -58,11 +58,10 @@ pub(super) fn restarts(
             }
         }
     }
-    for one in 0..n_tasks {
-        for two in 0..n_tasks {
-            if reaches[one][two] && reaches[two][one] {
-                merge(&mut region, one, two);
-            }
+    for pair in 0..n_tasks * n_tasks {
+        let (one, two) = (pair / n_tasks, pair % n_tasks);
+        if reaches[one][two] && reaches[two][one] {
+            merge(&mut region, one, two);
         }
     }
     let mut involved: BTreeSet<usize> = BTreeSet::new();
