@@ -100,7 +100,7 @@ impl JobState {
         for partition in outputs {
             let properties = self.graph.dataset(partition.dataset).map(|dataset| dataset.properties.readable);
             if properties == Some(Readable::WhileProduced)
-                && let Some(slot @ None) = self.copy_slot(partition)
+                && let Some(slot) = self.copy_slot(partition).filter(|slot| slot.is_none())
             {
                 *slot = Some(Copy { attempt, is_sealed: false, bytes: 0, status: PartitionStatus::Available, place: Place::Unknown });
             }
