@@ -8,6 +8,7 @@
 //! | [`service`] | use cases and policy | the store contract |
 //! | [`store_stack`] | the three stores, wrapped in layers | `config`, `layer`, the backends |
 //! | [`layer`] | stores around stores | the store contract, `metrics` |
+//! | [`coordinator`] | graphs, tasks, workers, nodes, plans | `recovery`, the catalog |
 //! | [`recovery`] | the recovery planner: pure functions | ids and offsets |
 //! | [`config`], [`telemetry`], [`metrics`] | settings; log; counts | little |
 //! | [`node_identity`], [`shutdown`] | who the node is; its end | nothing of ours |
@@ -17,6 +18,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod coordinator;
 pub mod demo;
 pub mod http;
 pub mod layer;

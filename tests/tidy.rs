@@ -15,9 +15,10 @@ const MAX_UNWRAPS_PER_1000: usize = 3;
 /// Module of `src/` → modules of `src/` that it may import. What is not listed imports nothing.
 const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["config", "demo", "node", "shutdown", "telemetry"]),
-    ("node", &["config", "http", "metrics", "node_identity", "server", "service", "shutdown", "store_stack"]),
+    ("node", &["config", "coordinator", "http", "metrics", "node_identity", "server", "service", "shutdown", "store_stack"]),
     ("server", &["http", "shutdown"]),
-    ("http", &["service", "shutdown"]),
+    ("http", &["coordinator", "recovery", "service", "shutdown"]),
+    ("coordinator", &["recovery"]),
     ("store_stack", &["config", "layer", "metrics"]),
     ("layer", &["metrics"]),
     ("telemetry", &["config"]),

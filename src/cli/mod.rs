@@ -6,6 +6,7 @@
 //! | `config` | prints, checks and shows configurations |
 //! | `demo` | the main job: a real shuffle by real processes, with faults |
 //! | `put`, `get` | write and read the content of a subpartition |
+//! | `jobs`, `plan`, `why` | how jobs recover, and why |
 //! | `stat`, `ls`, `rm` | look at jobs, datasets and partitions, list them, release them |
 //!
 //! # Exit codes
@@ -22,6 +23,7 @@ mod content;
 mod inspect;
 mod outcome;
 mod output;
+mod recovery;
 mod serve;
 mod target;
 #[cfg(test)]
@@ -69,6 +71,12 @@ enum Command {
     Ls(inspect::ListArguments),
     /// Releases a job, a dataset or a partition
     Rm(inspect::TargetArguments),
+    /// Lists the jobs that have a graph and where each stands
+    Jobs(recovery::JobsArguments),
+    /// Shows a job's newest plan, or what would restart if something failed
+    Plan(recovery::PlanArguments),
+    /// Shows why a task was restarted
+    Why(recovery::WhyArguments),
 }
 
 /// Runs the command of this process's command line. Everything goes through the answer: nothing
@@ -104,6 +112,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Stat(arguments) => inspect::stat(&arguments),
         Command::Ls(arguments) => inspect::ls(&arguments),
         Command::Rm(arguments) => inspect::rm(&arguments),
+        Command::Jobs(arguments) => recovery::jobs(&arguments),
+        Command::Plan(arguments) => recovery::plan(&arguments),
+        Command::Why(arguments) => recovery::why(&arguments),
     }
 }
 

@@ -27,6 +27,12 @@ pub(super) struct ConfigSources {
     /// Base URL under which others reach the node (node.advertised_url)
     #[arg(long, value_name = "URL")]
     advertised_url: Option<String>,
+    /// What this process is: both, node or coordinator (coordinator.role)
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+    /// Base URL of the coordinator, for role node (coordinator.url)
+    #[arg(long, value_name = "URL")]
+    coordinator: Option<String>,
     /// Any setting, as SECTION.KEY=VALUE with a TOML value; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE", value_parser = parse_setting)]
     settings: Vec<(String, Value)>,
@@ -52,6 +58,8 @@ impl ConfigSources {
         flags.extend(self.listen.map(|listen| ("http.listen".to_owned(), text(listen.to_string()))));
         flags.extend(self.directory.as_ref().map(|path| ("node.directory".to_owned(), text(path.display().to_string()))));
         flags.extend(self.advertised_url.clone().map(|url| ("node.advertised_url".to_owned(), text(url))));
+        flags.extend(self.role.clone().map(|role| ("coordinator.role".to_owned(), text(role))));
+        flags.extend(self.coordinator.clone().map(|url| ("coordinator.url".to_owned(), text(url))));
         let environment = environment.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Sources { file: self.config.clone(), environment: environment.collect(), flags }
     }

@@ -2,7 +2,7 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | `node`, `http`, `auth`, `store`, `lease`, `limits` | the sections, each setting with its default and reason |
+//! | `node`, `http`, `coordinator`, `auth`, `store`, `lease`, `limits` | the sections, each setting with its default and reason |
 //! | `units`, `secret` | sizes and times with their units; texts that are never printed |
 //! | `schema` | how sections are declared and read |
 //! | `sources` | file, environment and flags, laid over one another |
@@ -15,6 +15,7 @@
 
 mod auth;
 mod budgets;
+mod coordinator;
 mod http;
 mod lease;
 mod limits;
@@ -31,6 +32,7 @@ mod validate;
 
 pub use auth::Auth;
 pub use budgets::Budgets;
+pub use coordinator::{Coordinator, Role};
 pub use http::{DEFAULT_PORT, Http, Shutdown, Tls};
 pub use lease::Lease;
 pub use limits::{Limits, Log, LogFormat};
@@ -68,6 +70,8 @@ schema::section! {
             object: Object;
             /// Leases of jobs.
             lease: Lease;
+            /// Who coordinates.
+            coordinator: Coordinator;
             /// Limits of calls.
             limits: Limits;
             /// The end of the process.

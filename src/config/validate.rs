@@ -1,6 +1,6 @@
 //! What must fit together.
 
-use super::{Budgets, ByteSize, Config, ObjectKind, TimeSpan};
+use super::{Budgets, ByteSize, Config, ObjectKind, Role, TimeSpan};
 use std::path::{Component, Path, PathBuf};
 
 /// Largest chunk of every store; a frame is one chunk.
@@ -22,7 +22,24 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
     check_sizes(config, &mut found);
     check_directories(config, &mut found);
     check_object(config, &mut found);
+    check_coordinator(config, &mut found);
     found
+}
+
+fn check_coordinator(config: &Config, found: &mut Vec<String>) {
+    let coordinator = &config.coordinator;
+    if (coordinator.role == Role::Node) != coordinator.url.is_some() {
+        found.push("coordinator.url: role \"node\" needs it, and no other role takes it".to_owned());
+    }
+    if let Some(url) = &coordinator.url
+        && !(url.starts_with("http://") || url.starts_with("https://"))
+    {
+        found.push(format!("coordinator.url: {url:?} is not a base URL, as in \"http://coordinator:7440\""));
+    }
+    let (interval, timeout) = (coordinator.heartbeat_interval.get(), coordinator.heartbeat_timeout.get());
+    if interval.is_zero() || timeout < interval.saturating_mul(2) {
+        found.push("coordinator.heartbeat_timeout: at least twice the heartbeat_interval, and that above 0".to_owned());
+    }
 }
 
 /// Whether a text can be a token.

@@ -1,6 +1,7 @@
 //! Refusals: from the service's words to the problem document of the protocol. One table, no
 //! catch-all, so that a new kind of refusal does not compile until it has a code.
 
+use crate::coordinator::CoordinatorError;
 use crate::service::{FencedBy, Location, ServiceError, ServiceErrorKind};
 use axum::response::{IntoResponse, Response};
 use forebay_protocol::headers::PROBLEM_MEDIA_TYPE;
@@ -92,6 +93,31 @@ impl From<&ServiceError> for Refusal {
             tracing::debug!(error = ?error, %code, "refused");
         }
         Self::of(with_members(Problem::new(code, error.to_string()), error.kind()))
+    }
+}
+
+impl From<CoordinatorError> for Refusal {
+    fn from(error: CoordinatorError) -> Self {
+        use CoordinatorError as E;
+        let code = match &error {
+            E::UnknownGraph => ErrorCode::UnknownGraph,
+            E::UnknownWorker => ErrorCode::UnknownWorker,
+            E::UnknownPlan => ErrorCode::UnknownPlan,
+            E::BadRequest(_) | E::Graph(_) | E::Budget(_) => ErrorCode::BadRequest,
+            E::GraphConflict => ErrorCode::SpecConflict,
+            E::FencedByEpoch(_) | E::FencedByLife(_) => ErrorCode::Fenced,
+            E::TooLarge(_) => ErrorCode::TooLarge,
+            E::Journal(_) => ErrorCode::Unavailable,
+            E::Closing => ErrorCode::Draining,
+        };
+        tracing::debug!(%error, %code, "refused");
+        let problem = Problem::new(code, error.to_string());
+        Self::of(match error {
+            E::FencedByEpoch(epoch) => Problem { epoch: Some(epoch.get()), ..problem },
+            E::FencedByLife(life) => Problem { life: Some(life.to_string()), ..problem },
+            E::TooLarge(limit) => Problem { limit_bytes: Some(limit), ..problem },
+            _ => problem,
+        })
     }
 }
 
@@ -202,6 +228,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, self.to_json()).into_response();
+        response.extensions_mut().insert(self.problem.code);
         let mut set = |name: HeaderName, value: HeaderValue| {
             response.headers_mut().insert(name, value);
         };

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 use store_api::ids::parse_decimal;
-use store_api::{DatasetId, JobEpoch, JobId, NodeLife, Permit, SubpartitionIndex};
+use store_api::{DatasetId, JobEpoch, JobId, NodeLife, Permit, SubpartitionIndex, WorkerId};
 
 /// The service, once it is ready.
 pub(crate) struct Ready(pub(crate) Arc<PartitionService>);
@@ -64,6 +64,15 @@ impl Ids {
 
     pub(crate) fn subpartition(&self) -> Answer<SubpartitionIndex> {
         self.parse("subpartition")
+    }
+
+    pub(crate) fn worker(&self) -> Answer<WorkerId> {
+        self.parse("worker")
+    }
+
+    pub(crate) fn plan(&self) -> Answer<u64> {
+        let text = self.0.iter().find(|(key, _)| key == "plan").map_or("", |(_, value)| value.as_str());
+        parse_decimal(text).ok_or_else(|| Refusal::bad_request("a plan is a decimal number from 0 to 2^64-1"))
     }
 
     pub(crate) fn checkpoint(&self) -> Answer<u64> {

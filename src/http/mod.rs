@@ -13,6 +13,7 @@
 
 mod body;
 mod connection;
+mod elsewhere;
 mod error;
 mod extract;
 mod frames;
@@ -23,13 +24,16 @@ pub mod range;
 mod tail;
 
 pub use connection::{ConnectionState, InFlight};
+pub use elsewhere::Locator;
 pub use error::Refusal;
 pub use middleware::{Access, access_of};
 
+use crate::coordinator::Coordinator;
 use crate::service::PartitionService;
 use crate::shutdown::Shutdown;
 use axum::Router;
 use axum::body::Body;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post, put};
 use body::{RequestBody, Streaming};
 use error::Answer;
@@ -128,6 +132,10 @@ pub struct ApiParts {
     pub config: HttpConfig,
     /// The service; empty while it starts, and every route that needs it then answers `starting`.
     pub service: Arc<OnceLock<Arc<PartitionService>>>,
+    /// The coordinator, empty while it starts; `None` at a node that is not one.
+    pub coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
+    /// Knows who holds what this node does not; `None` where there is no other node.
+    pub locator: Option<Arc<dyn Locator>>,
     /// Time.
     pub clock: SharedClock,
     /// Watches over answers that stream.
@@ -146,6 +154,8 @@ pub struct ApiParts {
 pub(crate) struct Api {
     pub(crate) config: HttpConfig,
     service: Arc<OnceLock<Arc<PartitionService>>>,
+    coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
+    pub(crate) locator: Option<Arc<dyn Locator>>,
     pub(crate) clock: SharedClock,
     tasks: TaskGroup,
     pub(crate) shutdown: Shutdown,
@@ -165,6 +175,8 @@ impl Api {
             next_request: AtomicU64::new(0),
             config: parts.config,
             service: parts.service,
+            coordinator: parts.coordinator,
+            locator: parts.locator,
             clock: parts.clock,
             tasks: parts.tasks,
             shutdown: parts.shutdown,
@@ -184,6 +196,13 @@ impl Api {
     pub(crate) fn memory_bytes(&self) -> (u64, u64) {
         let budgets = self.memory.get().map(Vec::as_slice).unwrap_or_default().iter().chain([&self.documents]);
         budgets.fold((0, 0), |(limit, used), budget| (limit.saturating_add(budget.limit_bytes()), used.saturating_add(budget.used_bytes())))
+    }
+
+    /// The coordinator. Errors: `NotCoordinator` at a node that is none, `Starting` until it is there.
+    pub(crate) fn coordinator(&self) -> Answer<Arc<Coordinator>> {
+        let slot = self.coordinator.as_ref();
+        let slot = slot.ok_or_else(|| Refusal::new(ErrorCode::NotCoordinator, "this node is no coordinator: ask the cluster's"))?;
+        slot.get().cloned().ok_or_else(|| Refusal::new(ErrorCode::Starting, "the coordinator is not ready yet"))
     }
 
     pub(crate) fn request_body(&self, body: Body, length: Option<u64>) -> RequestBody {
@@ -221,12 +240,30 @@ pub const ROUTES: &[(&str, &[&str])] = &[
     (paths::FRAMES, &["POST"]),
     (paths::SEAL, &["POST"]),
     (paths::READ, &["GET", "HEAD"]),
+    (paths::GRAPH, &["PUT", "GET"]),
+    (paths::TASKS, &["GET", "POST"]),
+    (paths::FAILURES, &["POST"]),
+    (paths::PLAN, &["POST"]),
+    (paths::PLANS, &["GET"]),
+    (paths::PLAN_NUMBER, &["GET"]),
+    (paths::RECOVERY_EVENTS, &["GET"]),
+    (paths::LOCATE, &["POST"]),
+    (paths::WORKERS, &["GET"]),
+    (paths::WORKER, &["PUT", "DELETE"]),
+    (paths::WORKER_HEARTBEAT, &["POST"]),
+    (paths::NODES, &["GET"]),
+    (paths::NODE_HEARTBEAT, &["POST"]),
+    (paths::SEAL_DECISION, &["POST"]),
+    (paths::NODE_CATALOG, &["POST"]),
 ];
 
 /// The routes.
 pub fn router(parts: ApiParts) -> Router {
     let api = Arc::new(Api::new(parts));
-    let routes = routes(&api).fallback(middleware::unknown_route).method_not_allowed_fallback(middleware::method_not_allowed);
+    let routes = routes(&api)
+        .merge(recovery_routes(&api))
+        .fallback(middleware::unknown_route)
+        .method_not_allowed_fallback(middleware::method_not_allowed);
     middleware::around(routes, &api).with_state(api)
 }
 
@@ -257,5 +294,26 @@ fn routes(api: &Arc<Api>) -> Router<Arc<Api>> {
         .route(paths::APPEND, put(h::append::append))
         .route(paths::FRAMES, post(h::frames::append))
         .route(paths::SEAL, within(post(h::seal::seal), api.config.seal_timeout))
-        .route(paths::READ, get(h::read::read).head(h::read::head))
+        .route(paths::READ, get(h::read::read).head(h::read::head).layer(from_fn_with_state(api.clone(), elsewhere::send_to_holder)))
+}
+
+fn recovery_routes(api: &Arc<Api>) -> Router<Arc<Api>> {
+    use handlers::{members, recovery};
+    let call = |route: MethodRouter<Arc<Api>>| middleware::within(route, api, api.config.call_timeout);
+    Router::new()
+        .route(paths::GRAPH, call(put(recovery::put_graph).get(recovery::read_graph)))
+        .route(paths::TASKS, call(post(recovery::report_tasks).get(recovery::read_tasks)))
+        .route(paths::FAILURES, call(post(recovery::report_failures)))
+        .route(paths::PLAN, call(post(recovery::plan)))
+        .route(paths::PLANS, call(get(recovery::list_plans)))
+        .route(paths::PLAN_NUMBER, call(get(recovery::read_plan)))
+        .route(paths::RECOVERY_EVENTS, get(recovery::follow))
+        .route(paths::LOCATE, call(post(recovery::locate)))
+        .route(paths::WORKERS, call(get(members::list_workers)))
+        .route(paths::WORKER, call(put(members::register_worker).delete(members::end_worker)))
+        .route(paths::WORKER_HEARTBEAT, call(post(members::hear_worker)))
+        .route(paths::NODES, call(get(members::list_nodes)))
+        .route(paths::NODE_HEARTBEAT, call(post(members::hear_node)))
+        .route(paths::SEAL_DECISION, call(post(members::decide_seal)))
+        .route(paths::NODE_CATALOG, call(post(members::shared_catalog)))
 }

@@ -8,10 +8,12 @@
 //! | part | what it is |
 //! |---|---|
 //! | `settings` | the configuration in the words of service and port |
+//! | `cluster` | the way to the coordinator, in this process or another |
 //! | `observer` | metrics of requests and of the service |
 //! | `random` | numbers that nobody can guess |
 //! | `ready_file` | tells whoever started the node where it is |
 
+mod cluster;
 mod observer;
 mod random;
 mod ready_file;
@@ -21,20 +23,23 @@ mod tests;
 
 pub use ready_file::ReadyDocument;
 
-use crate::config::{Config, ConfigError};
-use crate::http::{ApiParts, router};
+use crate::config::{Config, ConfigError, Role};
+use crate::coordinator::{Coordinator, CoordinatorError, CoordinatorParts, SharedCatalog};
+use crate::http::{ApiParts, Locator, router};
 use crate::metrics::Metrics;
 use crate::node_identity::{self, IdentityError, NodeIdentity};
 use crate::server::{Server, ServerError};
-use crate::service::{LocalArbiter, PartitionService, ServiceError, ServiceParts, Stores};
+use crate::service::{LocalArbiter, PartitionService, RandomSource, SealArbiter, ServiceError, ServiceParts, Stores};
 use crate::shutdown::Shutdown;
 use crate::store_stack::{self, Health, StackError, StoreStack, Surroundings};
+use cluster::{Announcer, Link, RandomJitter, RemoteArbiter, RemoteCatalog, ServiceAuthority};
+use forebay_client::{Client, ClientError};
 use observer::Observer;
 use random::SeededRandom;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use store_api::clock::within;
-use store_api::{ByteBudget, NodeId, SharedClock, TaskGroup};
+use store_api::{ByteBudget, Catalog, NodeId, SharedClock, TaskGroup};
 
 /// Why a node does not run.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +59,12 @@ pub enum NodeError {
     /// What the stores hold cannot be taken up.
     #[error("the node cannot recover")]
     Service(#[from] ServiceError),
+    /// The journal of the coordinator cannot be taken up.
+    #[error("the coordinator cannot start")]
+    Coordinator(#[from] CoordinatorError),
+    /// The coordinator cannot be spoken to.
+    #[error("the coordinator's address cannot be used")]
+    Link(#[from] ClientError),
     /// The file that says where the node is cannot be written.
     #[error("the ready file cannot be written: {0}")]
     ReadyFile(std::io::Error),
@@ -90,6 +101,10 @@ struct Running {
     tasks: TaskGroup,
     metrics: Arc<Metrics>,
     service: Arc<OnceLock<Arc<PartitionService>>>,
+    coordinator: Option<Arc<OnceLock<Arc<Coordinator>>>>,
+    locator: Option<Arc<dyn Locator>>,
+    /// The coordinator in another process.
+    remote: Option<Client>,
     health: Arc<OnceLock<Health>>,
     memory: Arc<OnceLock<Vec<ByteBudget>>>,
     admin_token_hash: Option<[u8; 32]>,
@@ -105,11 +120,15 @@ pub async fn run(options: NodeOptions) -> Result<Ended, NodeError> {
     let identity = node_identity::take(&config.node.directory, wanted.as_ref())?;
     let server = Server::bind(settings::server(config), options.clock.clone()).await?;
     let address = server.address();
+    let remote = if config.coordinator.role == Role::Node { Some(cluster::client(config)?) } else { None };
     let running = Running {
         url: settings::url(config, address),
         tasks: TaskGroup::new(),
         metrics: Arc::new(Metrics::new()),
         service: Arc::new(OnceLock::new()),
+        locator: remote.clone().map(|client| cluster::locator(client, identity.node.clone())),
+        remote,
+        coordinator: (config.coordinator.role != Role::Node).then(|| Arc::new(OnceLock::new())),
         health: Arc::new(OnceLock::new()),
         memory: Arc::new(OnceLock::new()),
         identity,
@@ -131,6 +150,8 @@ impl Running {
         ApiParts {
             config: settings::http(&self.options.config),
             service: self.service.clone(),
+            coordinator: self.coordinator.clone(),
+            locator: self.locator.clone(),
             clock: self.options.clock.clone(),
             tasks: self.tasks.clone(),
             shutdown: self.options.shutdown.clone(),
@@ -173,32 +194,87 @@ impl Running {
             node: self.identity.node.clone(),
             life: self.identity.life,
         };
-        let stack = store_stack::open(config, &surroundings, &self.metrics).await?;
+        let mut stack = store_stack::open(config, &surroundings, &self.metrics).await?;
+        if config.coordinator.role == Role::Coordinator {
+            (stack.pipelined, stack.blocking, stack.durable) = (None, None, None);
+        }
         // Set once: there is one start.
         let _ = self.health.set(stack.health.clone());
         let _ = self.memory.set(stack.memory.clone());
-        let parts = self.service_parts(stack)?;
+        let (parts, link) = self.service_parts(stack)?;
+        let (catalog, random) = (parts.local_catalog.clone(), parts.random.clone());
         let service = PartitionService::start(settings::service(config, self.admin_token_hash), parts).await?;
+        self.start_coordinator(&service, catalog, random).await?;
+        if config.coordinator.role != Role::Coordinator {
+            let (clock, interval) = (self.options.clock.clone(), config.coordinator.heartbeat_interval.get());
+            Announcer { link, service: service.clone(), clock, interval }.start(&self.tasks);
+        }
         self.metrics.register_sources(observer::service_sources(&service));
         let _ = self.service.set(service.clone());
         Ok(service)
     }
 
-    fn service_parts(&self, stack: StoreStack) -> Result<ServiceParts, NodeError> {
+    async fn start_coordinator(
+        &self,
+        service: &Arc<PartitionService>,
+        catalog: Arc<dyn Catalog>,
+        random: Arc<dyn RandomSource>,
+    ) -> Result<(), NodeError> {
+        let Some(slot) = &self.coordinator else { return Ok(()) };
+        let parts = CoordinatorParts {
+            catalog,
+            authority: Arc::new(ServiceAuthority(service.clone())),
+            clock: self.options.clock.clone(),
+            tasks: self.tasks.clone(),
+            jitter: Arc::new(RandomJitter(random)),
+        };
+        let coordinator = Coordinator::start(settings::coordinator(&self.options.config), parts).await?;
+        let _ = slot.set(coordinator);
+        Ok(())
+    }
+
+    /// The way to the coordinator.
+    fn link(&self) -> Link {
+        match (&self.remote, &self.coordinator) {
+            (Some(client), _) => Link::There(client.clone()),
+            (None, slot) => Link::Here(slot.clone().unwrap_or_default()),
+        }
+    }
+
+    fn arbiter(&self, link: &Link) -> Arc<dyn SealArbiter> {
+        let (tasks, node, life) = (self.tasks.clone(), self.identity.node.clone(), self.identity.life);
+        match link {
+            // One process is a whole service, and no other node may join it.
+            Link::Here(_) => Arc::new(LocalArbiter::new()),
+            Link::There(client) => Arc::new(RemoteArbiter { client: client.clone(), tasks, node, life }),
+        }
+    }
+
+    fn service_parts(&self, mut stack: StoreStack) -> Result<(ServiceParts, Link), NodeError> {
         let random = SeededRandom::from_system().map_err(|_| IdentityError::Random)?;
-        Ok(ServiceParts {
+        let link = self.link();
+        let shared_catalog = match (&link, stack.shared_catalog.take()) {
+            (_, Some(shared)) => Some(shared),
+            (Link::There(client), None) => Some(Arc::new(RemoteCatalog(client.clone())) as Arc<dyn Catalog>),
+            (Link::Here(_), None) if self.options.config.coordinator.role == Role::Coordinator => {
+                Some(Arc::new(SharedCatalog::new(stack.local_catalog.clone())) as Arc<dyn Catalog>)
+            }
+            (Link::Here(_), None) => None,
+        };
+        let parts = ServiceParts {
             stores: Stores { pipelined: stack.pipelined, blocking: stack.blocking, durable: stack.durable },
             local_catalog: stack.local_catalog,
-            shared_catalog: stack.shared_catalog,
+            shared_catalog,
             medium: stack.medium,
-            arbiter: Arc::new(LocalArbiter::new()),
+            arbiter: self.arbiter(&link),
             clock: self.options.clock.clone(),
             tasks: self.tasks.clone(),
             node: self.identity.node.clone(),
             life: self.identity.life,
             url: self.url.clone(),
             random: Arc::new(random),
-        })
+        };
+        Ok((parts, link))
     }
 
     fn tell(&self, address: std::net::SocketAddr) -> Result<(), NodeError> {

@@ -1,6 +1,7 @@
 //! The configuration in the words of service and port.
 
-use crate::config::{Budgets, Config};
+use crate::config::{Budgets, Config, Role};
+use crate::coordinator::CoordinatorConfig;
 use crate::http::HttpConfig;
 use crate::server::{ServerConfig, TlsFiles};
 use crate::service::ServiceConfig;
@@ -37,6 +38,19 @@ pub(super) fn http(config: &Config) -> HttpConfig {
         seal_timeout: http.seal_timeout.get(),
         event_keep_alive: http.event_keep_alive.get(),
         protect_metrics: http.protect_metrics,
+    }
+}
+
+pub(super) fn coordinator(config: &Config) -> CoordinatorConfig {
+    let (interval, timeout) = (config.coordinator.heartbeat_interval.get(), config.coordinator.heartbeat_timeout.get());
+    let default = CoordinatorConfig::default();
+    CoordinatorConfig {
+        heartbeat_interval: interval,
+        heartbeat_timeout: timeout,
+        check_interval: default.check_interval.min(interval),
+        event_capacity: config.limits.event_capacity,
+        serves_nodes: config.coordinator.role == Role::Coordinator,
+        ..default
     }
 }
 

@@ -203,7 +203,7 @@ impl PartitionService {
     }
 
     /// Records a higher generation, then fences what is below it.
-    async fn raise_generation(
+    pub(super) async fn raise_generation(
         &self,
         job: &Arc<Job>,
         dataset: &Arc<Dataset>,

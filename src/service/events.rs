@@ -63,6 +63,11 @@ impl EventLog {
         self.progress.send_modify(|progress| progress.newest = sequence);
     }
 
+    /// Sequence of the newest event; 0 when there was none.
+    pub(super) fn newest(&self) -> u64 {
+        self.progress.borrow().newest
+    }
+
     /// No more events will come: streams end after the last.
     pub(super) fn close(&self) {
         self.progress.send_modify(|progress| progress.is_closed = true);

@@ -15,7 +15,7 @@
 //! | `acknowledge` | floors, checkpoints | `events` | the ring of events per job |
 //! | `availability` | states, listings | `auth` | tokens |
 //! | `release` | job, dataset, partition | `orphans` | what dead jobs left on a shared medium |
-//! | | | `counters` | what is counted |
+//! | `inventory` | what this node holds | `counters` | what is counted |
 //!
 //! Values of calls stand in [`calls`], refusals in [`error`], limits in [`config`].
 //!
@@ -40,6 +40,7 @@ pub mod dataset;
 pub mod error;
 pub mod events;
 pub mod fetch;
+pub mod inventory;
 pub mod job;
 pub mod lease;
 pub mod orphans;
@@ -61,6 +62,7 @@ pub use calls::*;
 pub use config::ServiceConfig;
 pub use counters::Counters;
 pub use error::{FencedBy, ServiceError, ServiceErrorKind, ServiceResult};
+pub use inventory::{Holding, HoldingState};
 
 use orphans::Suspects;
 use reaper::Backlog;

@@ -7,6 +7,7 @@
 //! | `curl` | the tour of the README, with curl alone |
 //! | `ledger` | what writers were told, held against what the node says later |
 //! | `memory` | memory stays under the budget and a fixed overhead |
+//! | `recovery` | killed workers and nodes, and a coordinator killed in the middle of a plan |
 //! | `restart` | tokens, SIGTERM, two processes on one directory, loss of a node |
 //! | `shuffle` | many producers and consumers, few requests for each |
 //! | `tls` | HTTP/1.1 and HTTP/2 with and without TLS; tokens on every route |
@@ -26,6 +27,7 @@ mod crash;
 mod curl;
 mod ledger;
 mod memory;
+mod recovery;
 mod restart;
 mod shuffle;
 mod support;

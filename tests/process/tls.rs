@@ -98,6 +98,7 @@ fn operations() -> Vec<Operation> {
             let is_open = !is_metrics && (security.is_empty() || security.contains(&json!({})));
             let path = template.replace("{job}", "victim").replace("{dataset}", "stage-1").replace("{attempt}", "0.0");
             let path = path.replace("{partition}", "0").replace("{subpartition}", "0").replace("{checkpoint}", "1");
+            let path = path.replace("{plan}", "1").replace("{worker}", "w1");
             assert!(!path.contains('{'), "{path} has a parameter that this test does not know");
             found.push(Operation { method: method.to_uppercase().parse().expect("a method"), path, is_open });
         }

@@ -79,7 +79,7 @@ fn every_example_of_a_request_has_the_form_of_its_schema() {
         contract.validate(&content["schema"], &content["example"], &format!("{method} {route}"));
         n_examples += 1;
     }
-    assert_eq!(n_examples, 9);
+    assert_eq!(n_examples, 19);
 }
 
 #[test]
@@ -105,8 +105,16 @@ fn one_default_port_is_named_everywhere() {
 }
 
 fn concrete(route: &str) -> String {
-    let ids =
-        [("{job}", "q1"), ("{dataset}", "d"), ("{subpartition}", "0"), ("{partition}", "0"), ("{attempt}", "0.0"), ("{checkpoint}", "1")];
+    let ids = [
+        ("{job}", "q1"),
+        ("{dataset}", "d"),
+        ("{subpartition}", "0"),
+        ("{partition}", "0"),
+        ("{attempt}", "0.0"),
+        ("{checkpoint}", "1"),
+        ("{plan}", "1"),
+        ("{worker}", "w1"),
+    ];
     ids.iter().fold(route.to_owned(), |path, (name, id)| path.replace(name, id))
 }
 

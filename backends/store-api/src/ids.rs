@@ -98,6 +98,10 @@ text_id! {
     NodeId
 }
 text_id! {
+    /// A process that computes. Not a node: losing one loses nothing of the other.
+    WorkerId
+}
+text_id! {
     /// A consumer, or a group of consumers, that acknowledges what it has read.
     ConsumerId
 }

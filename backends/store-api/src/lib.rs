@@ -39,7 +39,7 @@ pub use clock::{Clock, SharedClock, SystemClock};
 pub use error::{LossCause, Operation, Retry, StoreError, StoreErrorKind};
 pub use ids::{
     AttemptId, AttemptKey, ConsumerId, DatasetId, DatasetKey, JobEpoch, JobId, JobIncarnation, NodeId, NodeLife, PartitionId, PartitionKey,
-    SubpartitionIndex,
+    SubpartitionIndex, WorkerId,
 };
 pub use medium::{SharedMedium, Swept};
 pub use offset::{Offset, OffsetRange};

@@ -71,6 +71,12 @@ error_codes! {
     UnknownPartition = "unknown_partition", 404, Never;
     /// The attempt was never opened in this life of the node.
     UnknownAttempt = "unknown_attempt", 404, Never;
+    /// No graph was declared for the job.
+    UnknownGraph = "unknown_graph", 404, Never;
+    /// The worker is not registered, or counts as gone: register again.
+    UnknownWorker = "unknown_worker", 404, Never;
+    /// There is no plan of this number.
+    UnknownPlan = "unknown_plan", 404, Never;
     /// The route has no such method.
     MethodNotAllowed = "method_not_allowed", 405, Never;
     /// The client was too slow to send its request.
@@ -113,6 +119,8 @@ error_codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, Never;
     /// The range lies outside the content; `end_offset` is its length.
     RangeNotSatisfiable = "range_not_satisfiable", 416, Never;
+    /// This node is no coordinator: ask the one that the cluster has.
+    NotCoordinator = "not_coordinator", 421, AfterResolving;
     /// This node cannot keep the class that was asked for.
     ClassUnavailable = "class_unavailable", 422, Never;
     /// The call must name the job epoch.

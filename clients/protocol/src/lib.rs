@@ -7,6 +7,7 @@
 //! | [`error_code`] | every code with its status and whether a retry can help |
 //! | [`problem`] | the `application/problem+json` document |
 //! | [`jobs`], [`datasets`], [`partitions`], [`reads`], [`events`], [`node`] | request and answer documents |
+//! | [`recovery`], [`plans`], [`members`] | graphs and tasks; plans; workers and nodes |
 //!
 //! `openapi.yaml` at the top of the repository is the contract; a test of the service holds it
 //! against these types in both directions. This crate knows no HTTP library and no runtime, and
@@ -19,11 +20,14 @@ pub mod error_code;
 pub mod events;
 pub mod headers;
 pub mod jobs;
+pub mod members;
 pub mod node;
 pub mod partitions;
 pub mod paths;
+pub mod plans;
 pub mod problem;
 pub mod reads;
+pub mod recovery;
 
 pub use error_code::{ErrorCode, Retryable};
 pub use problem::Problem;

@@ -48,9 +48,39 @@ pub const FRAMES: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partitio
 pub const SEAL: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/attempts/{attempt}/seal";
 /// `GET`, `HEAD`: the bytes of a subpartition.
 pub const READ: &str = "/v1/jobs/{job}/datasets/{dataset}/partitions/{partition}/subpartitions/{subpartition}";
+/// `PUT`, `GET`: the shape of the job and how it recovers.
+pub const GRAPH: &str = "/v1/jobs/{job}/graph";
+/// `GET`, `POST`: states of tasks.
+pub const TASKS: &str = "/v1/jobs/{job}/tasks";
+/// `POST`: failures that are not those of one attempt.
+pub const FAILURES: &str = "/v1/jobs/{job}/failures";
+/// `POST`: a plan for what is wrong now, or would be.
+pub const PLAN: &str = "/v1/jobs/{job}/plan";
+/// `GET`: the plans of a job.
+pub const PLANS: &str = "/v1/jobs/{job}/plans";
+/// `GET`: one plan.
+pub const PLAN_NUMBER: &str = "/v1/jobs/{job}/plans/{plan}";
+/// `GET`: server-sent events about recovery.
+pub const RECOVERY_EVENTS: &str = "/v1/jobs/{job}/recovery-events";
+/// `POST`: where partitions are.
+pub const LOCATE: &str = "/v1/jobs/{job}/locate";
+/// `GET`: the workers of a job.
+pub const WORKERS: &str = "/v1/jobs/{job}/workers";
+/// `PUT`, `DELETE`: a worker.
+pub const WORKER: &str = "/v1/jobs/{job}/workers/{worker}";
+/// `POST`: a worker is alive.
+pub const WORKER_HEARTBEAT: &str = "/v1/jobs/{job}/workers/{worker}/heartbeat";
+/// `GET`: the nodes (admin).
+pub const NODES: &str = "/v1/nodes";
+/// `POST`: a node is alive (admin).
+pub const NODE_HEARTBEAT: &str = "/v1/nodes/heartbeat";
+/// `POST`: which attempt is the content (admin).
+pub const SEAL_DECISION: &str = "/v1/nodes/seal-decision";
+/// `POST`: the catalog that nodes without an object store share (admin).
+pub const NODE_CATALOG: &str = "/v1/nodes/catalog";
 
 /// Every route template.
-pub const ALL: [&str; 23] = [
+pub const ALL: [&str; 38] = [
     HEALTHZ,
     READYZ,
     METRICS,
@@ -74,6 +104,21 @@ pub const ALL: [&str; 23] = [
     FRAMES,
     SEAL,
     READ,
+    GRAPH,
+    TASKS,
+    FAILURES,
+    PLAN,
+    PLANS,
+    PLAN_NUMBER,
+    RECOVERY_EVENTS,
+    LOCATE,
+    WORKERS,
+    WORKER,
+    WORKER_HEARTBEAT,
+    NODES,
+    NODE_HEARTBEAT,
+    SEAL_DECISION,
+    NODE_CATALOG,
 ];
 
 /// The path of a job. Ids need no escaping: their alphabet is safe in a URL.

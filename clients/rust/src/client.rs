@@ -158,6 +158,10 @@ impl Client {
         }
     }
 
+    pub(crate) const fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
     /// This node: its life, its classes, its budgets.
     pub async fn node(&self) -> Result<NodeDocument> {
         Ok(self.caller.document(&self.caller.call(Method::GET, paths::NODE)?).await?.0)

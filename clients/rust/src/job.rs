@@ -63,7 +63,7 @@ impl JobHandle {
         self.caller.call(method, &format!("{}{below}", paths::job(&self.id)))
     }
 
-    fn owner_call(&self, method: Method, below: &str) -> Result<Call> {
+    pub(crate) fn owner_call(&self, method: Method, below: &str) -> Result<Call> {
         let epoch = self.epoch.ok_or_else(|| ClientError::invalid("this call needs the owner's epoch"))?;
         self.call(method, below)?.with(JOB_EPOCH, epoch)
     }

@@ -9,6 +9,8 @@
 //! | [`writer`], [`raw`] | [`PartitionWriter`] (framed, the fast path) and [`RawWriter`] |
 //! | [`read`], [`tail`], [`fetch`] | one subpartition, an open one, many of many nodes |
 //! | [`events`] | what happens to a job, as a stream that resumes |
+//! | [`recovery`], [`worker`] | for drivers: graph, reports, plans; for workers: heartbeats and orders |
+//! | [`cluster`] | calls of nodes to their coordinator |
 //! | [`error`], [`retry`] | what to do about a failure, and how long the client tries by itself |
 //!
 //! What the client promises: a read never ends early as if it were whole, never mixes attempts, and
@@ -34,6 +36,7 @@
 
 pub mod attempt;
 pub mod client;
+pub mod cluster;
 pub mod dataset;
 pub mod error;
 pub mod events;
@@ -42,10 +45,12 @@ pub mod job;
 mod ledger;
 pub mod raw;
 pub mod read;
+pub mod recovery;
 pub mod retry;
 mod sse;
 pub mod tail;
 mod transport;
+pub mod worker;
 pub mod writer;
 
 pub use attempt::{Attempt, Sealed};
@@ -59,6 +64,8 @@ pub use forebay_protocol::jobs::JobRequest;
 pub use job::{JobHandle, KeepAlive};
 pub use raw::RawWriter;
 pub use read::{ReadRange, SubpartitionReader};
+pub use recovery::RecoveryEvents;
 pub use retry::RetryPolicy;
 pub use tail::{TailOptions, TailReader};
+pub use worker::{Worker, WorkerOrder};
 pub use writer::{PartitionWriter, WriterOptions};

@@ -58,10 +58,20 @@ fn line(event: &Event) -> Bytes {
     Bytes::from(format!("id: {life}-{sequence}\nevent: {}\ndata: {json}\n\n", document.kind.as_str()))
 }
 
-/// The events as lines, with a comment whenever nothing happened for `keep_alive`, and one at the
-/// start, so that a client sees at once that it is connected. Ends when the server ends.
+/// The events as lines.
 fn lines(
     events: BoxStream<'static, Event>,
+    clock: SharedClock,
+    keep_alive: Duration,
+    shutdown: Shutdown,
+) -> impl Stream<Item = Bytes> + Send {
+    sse(events.map(|event| line(&event)).boxed(), clock, keep_alive, shutdown)
+}
+
+/// Lines of events, with a comment whenever nothing happened for `keep_alive`, and one at the
+/// start, so that a client sees at once that it is connected. Ends when the server ends.
+pub(in crate::http) fn sse(
+    events: BoxStream<'static, Bytes>,
     clock: SharedClock,
     keep_alive: Duration,
     shutdown: Shutdown,
@@ -73,7 +83,7 @@ fn lines(
             () = shutdown.begun() => return None,
         };
         let bytes = match next {
-            Some(Some(event)) => line(&event),
+            Some(Some(event)) => event,
             Some(None) => return None,
             None => Bytes::from_static(b":\n\n"),
         };

@@ -71,7 +71,7 @@ impl Asked {
     }
 }
 
-fn redirect(location: &Location, uri: &Uri) -> Answer<Response> {
+pub(in crate::http) fn redirect(location: &Location, uri: &Uri) -> Answer<Response> {
     let kept = uri.query().into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.starts_with("life=") && !pair.is_empty());
     let query: Vec<&str> = kept.collect();
     let separator = if query.is_empty() { "" } else { "&" };

@@ -1,6 +1,8 @@
 //! The service's values as documents of the protocol, and documents as calls. Values that cannot
 //! be meant are refused here; what needs the job's state is the service's to refuse.
 
+pub(super) mod recovery;
+
 use super::error::{Answer, Refusal};
 use crate::service as domain;
 use forebay_protocol::{datasets, events, jobs, node, partitions, reads};

@@ -7,5 +7,6 @@ mod errors;
 mod leases;
 mod lifecycle;
 mod overload;
+mod recovery;
 mod security;
 mod slow_clients;

@@ -7,6 +7,7 @@ pub(crate) mod node;
 pub(crate) mod openapi;
 pub(crate) mod proxy;
 pub(crate) mod raw;
+pub(crate) mod recovery;
 pub(crate) mod scenario;
 
 pub(crate) use client::{Answer, Client};

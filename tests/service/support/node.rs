@@ -1,6 +1,8 @@
 //! A node in this process: memory, a local disk, and a directory in place of an object store.
 
 use super::client::Client;
+use super::recovery;
+use forebay::coordinator::CoordinatorConfig;
 use forebay::http::{ApiParts, HttpConfig, NoObserver, router};
 use forebay::server::{Server, ServerConfig};
 use forebay::service::{LocalArbiter, PartitionService, RandomSource, ServiceConfig, ServiceParts, Stores, hash_token};
@@ -21,6 +23,7 @@ pub(crate) struct NodeOptions {
     pub(crate) http: HttpConfig,
     pub(crate) server: ServerConfig,
     pub(crate) service: ServiceConfig,
+    pub(crate) coordinator: CoordinatorConfig,
     pub(crate) memory_bytes: u64,
     pub(crate) disk_budget_bytes: u64,
     pub(crate) object_budget_bytes: u64,
@@ -41,6 +44,7 @@ impl Default for NodeOptions {
             http: HttpConfig::default(),
             server: ServerConfig { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..ServerConfig::default() },
             service: ServiceConfig::default(),
+            coordinator: CoordinatorConfig::default(),
             memory_bytes: 64 << 20,
             disk_budget_bytes: 64 << 20,
             object_budget_bytes: 64 << 20,
@@ -85,15 +89,19 @@ impl Node {
         let server = Server::bind(options.server.clone(), clock.clone()).await.expect("bound");
         let address = server.address();
         let (slot, memory) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
+        let coordinator_slot = Arc::new(OnceLock::new());
         let mut service = None;
         if options.is_started {
-            let (started, budgets) = start_service(directory.path(), &options, &tasks, address).await;
-            assert!(slot.set(started.clone()).is_ok() && memory.set(budgets).is_ok());
+            let (started, budgets, catalog) = start_service(directory.path(), &options, &tasks, address).await;
+            let coordinator = recovery::start(options.coordinator.clone(), started.clone(), catalog, &tasks).await;
+            assert!(slot.set(started.clone()).is_ok() && memory.set(budgets).is_ok() && coordinator_slot.set(coordinator).is_ok());
             service = Some(started);
         }
         let parts = ApiParts {
             config: options.http.clone(),
             service: slot,
+            coordinator: Some(coordinator_slot),
+            locator: None,
             clock,
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
@@ -152,7 +160,7 @@ async fn start_service(
     options: &NodeOptions,
     tasks: &TaskGroup,
     address: SocketAddr,
-) -> (Arc<PartitionService>, Vec<ByteBudget>) {
+) -> (Arc<PartitionService>, Vec<ByteBudget>, Arc<dyn Catalog>) {
     let (clock, node) = (SystemClock::shared(), NodeId::new(options.node).expect("an id"));
     let life = NodeLife::new(NEXT_LIFE.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(rand::random::<u32>()));
     let memory = store_memory::MemoryStore::open(
@@ -179,7 +187,7 @@ async fn start_service(
     };
     let environment = store_disk::Environment { clock: clock.clone(), tasks: tasks.clone(), node: node.clone(), life };
     let disk = store_disk::DiskStore::open(config, environment).expect("a disk store");
-    let local_catalog = Arc::new(disk.catalog());
+    let local_catalog: Arc<dyn Catalog> = Arc::new(disk.catalog());
     let mut shared_catalog = None;
     if options.has_media {
         budgets.push(disk.budget());
@@ -191,7 +199,7 @@ async fn start_service(
     }
     let parts = ServiceParts {
         stores,
-        local_catalog,
+        local_catalog: local_catalog.clone(),
         shared_catalog,
         medium: None,
         arbiter: Arc::new(LocalArbiter::new()),
@@ -203,7 +211,7 @@ async fn start_service(
         random: Arc::new(Random),
     };
     let config = ServiceConfig { admin_token_hash: options.admin_token.map(hash_token), ..options.service.clone() };
-    (PartitionService::start(config, parts).await.expect("started"), budgets)
+    (PartitionService::start(config, parts).await.expect("started"), budgets, local_catalog)
 }
 
 async fn object_store(directory: &Path, options: &NodeOptions, tasks: &TaskGroup, life: NodeLife) -> Arc<store_object::ObjectStore> {
