@@ -64,7 +64,12 @@ impl Node {
     }
 
     async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> (StatusCode, Value) {
-        let request = self.client.request(method, format!("{}{path}", self.url)).header("forebay-node-life", &self.life).json(&body);
+        let request = self
+            .client
+            .request(method, format!("{}{path}", self.url))
+            .header("forebay-node-life", &self.life)
+            .header("forebay-job-epoch", 1)
+            .json(&body);
         let answer = request.send().await.unwrap();
         (answer.status(), answer.json().await.unwrap_or(Value::Null))
     }

@@ -96,10 +96,11 @@ impl Config {
     }
 
     /// Largest append that is stored wholly or not at all: `limits.atomic_append`, or what suits the
-    /// memory.
+    /// memory, and never less than a chunk.
     #[must_use]
     pub fn atomic_append(&self) -> ByteSize {
-        self.limits.atomic_append.unwrap_or_else(|| ATOMIC_APPEND.min(Budgets::of(self).smallest_store().percent(50)))
+        let fitting = || ATOMIC_APPEND.min(Budgets::of(self).smallest_store().percent(50));
+        self.limits.atomic_append.unwrap_or_else(|| fitting().max(self.limits.chunk))
     }
 
     /// Block cache of the index: `disk.index_cache`, or what suits the memory.

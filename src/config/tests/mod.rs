@@ -119,7 +119,7 @@ fn settings_that_do_not_fit_together_are_refused() {
         ("[lease]\norphan_interval = \"0s\"", "lease.orphan_interval"),
         ("[node]\nmemory = \"64MiB\"\n[memory]\nbudget = \"64MiB\"", "node.memory"),
         ("[limits]\nmax_frame = \"17MiB\"", "the largest chunk"),
-        ("[memory]\nbudget = \"1MiB\"", "memory.budget"),
+        ("[memory]\nbudget = \"1023KiB\"", "memory.budget"),
         ("[disk]\ndirectories = [\"/x\", \"/x/../x\"]", "disk.directories"),
         ("[disk]\ndirectories = [\"/x\"]\nindex_directory = \"/x/index\"", "disk.directories"),
         ("[memory]\nspill_directories = [\"forebay-data/blocking\"]", "disk.directories"),
