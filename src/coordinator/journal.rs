@@ -66,6 +66,11 @@ impl Journal {
         if parts.len() > MAX_PARTS {
             return Err(refuse(StoreErrorKind::TooLarge { requested: whole.len() as u64, limit: (MAX_PARTS * self.part_bytes) as u64 }));
         }
+        // Parts after the first may be written over, but never those of an entry that counts.
+        if parts.len() > 1 && self.catalog.get(&key(0)).await?.is_some() {
+            let is_same = self.read(job, number).await?.is_some_and(|written| written == *entry);
+            return if is_same { Ok(()) } else { Err(refuse(StoreErrorKind::Conflict)) };
+        }
         for (part, bytes) in parts.iter().enumerate().skip(1) {
             // What an append that was cut left behind may be overwritten: part 0 makes it count.
             self.catalog.put(&key(part), Bytes::copy_from_slice(bytes), Expect::Any).await?;
