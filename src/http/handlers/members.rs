@@ -38,10 +38,11 @@ pub(in crate::http) async fn register_worker(
     State(api): State<Arc<Api>>,
     Ready(service): Ready,
     ids: Ids,
-    Document(request): Document<WorkerRequest>,
+    document: Document<WorkerRequest>,
 ) -> Answer<Json<WorkerDocument>> {
     let coordinator = api.coordinator()?;
     let (job, _) = known_job(&service, &ids).await?;
+    let request = document.read().await?;
     coordinator.register_worker(&job, &ids.worker()?, life(&request.life)?).await?;
     let config = coordinator.config();
     Ok(Json(WorkerDocument {
@@ -55,10 +56,11 @@ pub(in crate::http) async fn hear_worker(
     State(api): State<Arc<Api>>,
     Ready(service): Ready,
     ids: Ids,
-    Document(request): Document<WorkerHeartbeat>,
+    document: Document<WorkerHeartbeat>,
 ) -> Answer<Json<WorkerHeartbeatAnswer>> {
     let coordinator = api.coordinator()?;
     let (job, _) = known_job(&service, &ids).await?;
+    let request = document.read().await?;
     let running = map::running(&request.running)?;
     let cancel = coordinator.worker_heartbeat(&job, &ids.worker()?, life(&request.life)?, running)?;
     Ok(Json(map::cancel(coordinator.epoch(), cancel)))
@@ -102,9 +104,10 @@ fn for_nodes(api: &Api) -> Answer<Arc<Coordinator>> {
 pub(in crate::http) async fn hear_node(
     State(api): State<Arc<Api>>,
     Ready(_): Ready,
-    Document(request): Document<NodeHeartbeat>,
+    document: Document<NodeHeartbeat>,
 ) -> Answer<Json<NodeHeartbeatAnswer>> {
     let coordinator = for_nodes(&api)?;
+    let request = document.read().await?;
     let orders = coordinator.node_report(map::node_report(&request)?).await?;
     Ok(Json(map::node_orders(coordinator.epoch(), &orders)))
 }
@@ -112,9 +115,10 @@ pub(in crate::http) async fn hear_node(
 pub(in crate::http) async fn decide_seal(
     State(api): State<Arc<Api>>,
     Ready(_): Ready,
-    Document(request): Document<SealProposal>,
+    document: Document<SealProposal>,
 ) -> Answer<Json<SealDecision>> {
     let coordinator = for_nodes(&api)?;
+    let request = document.read().await?;
     let proposal = map::seal_proposal(&request)?;
     if request.withdraw {
         coordinator.withdraw_seal(&proposal).await?;
@@ -126,9 +130,10 @@ pub(in crate::http) async fn decide_seal(
 pub(in crate::http) async fn shared_catalog(
     State(api): State<Arc<Api>>,
     Ready(_): Ready,
-    Document(request): Document<CatalogRequest>,
+    document: Document<CatalogRequest>,
 ) -> Answer<Json<CatalogAnswer>> {
     let catalog = for_nodes(&api)?.shared_catalog();
+    let request = document.read().await?;
     let refuse = |error: StoreError| Refusal::from(ServiceError::from(error));
     let document = |(key, entry): (String, CatalogEntry)| CatalogEntryDocument {
         key,

@@ -52,11 +52,12 @@ pub(in crate::http) async fn put_graph(
     Ready(service): Ready,
     ids: Ids,
     Epoch(epoch): Epoch,
-    Document(request): Document<GraphRequest>,
+    document: Document<GraphRequest>,
 ) -> Answer<Json<GraphDocument>> {
     let coordinator = api.coordinator()?;
     let (job, present) = known_job(&service, &ids).await?;
     let epoch = owner(epoch, present)?;
+    let request = document.read().await?;
     Ok(Json(map::graph(&coordinator.declare(job, map::graph_request(request, epoch)?).await?)))
 }
 
@@ -78,11 +79,12 @@ pub(in crate::http) async fn report_tasks(
     Ready(service): Ready,
     ids: Ids,
     Epoch(epoch): Epoch,
-    Document(request): Document<TaskReports>,
+    document: Document<TaskReports>,
 ) -> Answer<Json<ReportResults>> {
     let coordinator = api.coordinator()?;
     let (job, present) = known_job(&service, &ids).await?;
     not_former(epoch, present)?;
+    let request = document.read().await?;
     let reports = request.reports.iter().map(map::report).collect::<Answer<_>>()?;
     let told = coordinator.report(&job, epoch, request.coordinator_epoch, reports).await?;
     Ok(Json(map::told(coordinator.epoch(), &told)))
@@ -93,11 +95,12 @@ pub(in crate::http) async fn report_failures(
     Ready(service): Ready,
     ids: Ids,
     Epoch(epoch): Epoch,
-    Document(request): Document<FailureRequest>,
+    document: Document<FailureRequest>,
 ) -> Answer<Json<ReportResults>> {
     let coordinator = api.coordinator()?;
     let (job, present) = known_job(&service, &ids).await?;
     not_former(epoch, present)?;
+    let request = document.read().await?;
     let told = coordinator.fail(&job, epoch, map::failures(&request)?).await?;
     Ok(Json(map::told(coordinator.epoch(), &told)))
 }
@@ -115,7 +118,7 @@ pub(in crate::http) async fn plan(
     ids: Ids,
     Epoch(epoch): Epoch,
     Query(query): Query<PlanQuery>,
-    Document(request): Document<PlanRequest>,
+    document: Document<PlanRequest>,
 ) -> Answer<Json<PlanDocument>> {
     let coordinator = api.coordinator()?;
     let is_dry = match query.dry_run.as_deref() {
@@ -124,11 +127,14 @@ pub(in crate::http) async fn plan(
         Some(_) => return Err(Refusal::bad_request("dry_run is true or false")),
     };
     let (job, present) = known_job(&service, &ids).await?;
+    if !is_dry {
+        owner(epoch, present)?;
+    }
+    let request = document.read().await?;
     if is_dry {
         let view = coordinator.rehearse(&job, map::rehearsal(&request)?).await?;
         return Ok(Json(map::plan(&view)));
     }
-    owner(epoch, present)?;
     if request != PlanRequest::default() {
         return Err(Refusal::bad_request("what would fail is for a dry run; what has failed goes to failures"));
     }
@@ -154,10 +160,11 @@ pub(in crate::http) async fn locate(
     State(api): State<Arc<Api>>,
     Ready(service): Ready,
     ids: Ids,
-    Document(request): Document<LocateRequest>,
+    document: Document<LocateRequest>,
 ) -> Answer<Json<LocateDocument>> {
     let coordinator: Arc<Coordinator> = api.coordinator()?;
     let (job, _) = known_job(&service, &ids).await?;
+    let request = document.read().await?;
     let dataset = DatasetId::new(&request.dataset).map_err(|error| Refusal::bad_request(format!("dataset: {error}")))?;
     let wanted: Option<Vec<PartitionId>> = request.partitions.map(|wanted| wanted.into_iter().map(PartitionId::new).collect());
     let located = coordinator.locate(&job, &dataset, wanted.as_deref());
