@@ -181,9 +181,9 @@ impl PartitionService {
             }
         }
         if let (Some(stored), None) = (stored, view.end)
-            && let Ok(tails) = store.tails(&key).await
+            && let Ok(bounds) = store.bounds(&key, stored).await
         {
-            view.end = Some(offset_of(&tails.tails, stored));
+            view.end = Some(bounds.tail);
         }
     }
 }

@@ -227,14 +227,10 @@ impl PartitionService {
             readable.end = Offset::new(digest.length);
             readable.digest = Some(digest);
         }
-        if dataset.is_pipelined() {
-            let stat = store.stat(&key).await.map_err(refine)?;
-            readable.floor = offset_of(&stat.floors, stored);
-        }
-        // One that started beyond 0 has a floor, and its end is not its length.
-        if !picked.is_sealed || readable.floor > Offset::ZERO {
-            let tails = store.tails(&key).await.map_err(refine)?;
-            readable.end = offset_of(&tails.tails, stored);
+        // A pipelined attempt that started beyond 0 has an end that is not its length.
+        if !picked.is_sealed || dataset.is_pipelined() {
+            let bounds = store.bounds(&key, stored).await.map_err(refine)?;
+            (readable.floor, readable.end) = (bounds.floor, bounds.tail);
         }
         Ok(readable)
     }

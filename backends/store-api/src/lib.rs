@@ -43,7 +43,7 @@ pub use partition::{Arbitration, AttemptEvent, AttemptState, DatasetKind, Datase
 pub use store::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptStat, AttemptTails, CheckpointRequest, FetchEvent, FloorReport, HeldBytes,
     OpenRequest, PartitionStore, Piece, PrepareRequest, ReadMode, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope,
-    SealManifest, SealOutcome, SharedStore,
+    SealManifest, SealOutcome, SharedStore, SubpartitionBounds,
 };
 pub use table::SubpartitionTable;
 pub use task::TaskGroup;
