@@ -12,7 +12,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, Capabilities, CheckpointRequest, DatasetSpec,
     FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, Offset, OpenRequest, Operation, PartitionKey, PartitionStore, Permit,
     PrepareRequest, ReadMode, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, SealManifest, SealOutcome, SharedClock,
-    SharedStore, StoreError, StoreErrorKind,
+    SharedStore, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex,
 };
 
 /// When a caller shall try again after a call that hung.
@@ -103,6 +103,10 @@ impl PartitionStore for Deadline {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.end(self.call, Operation::Tails, attempt, self.inner.tails(attempt)).await
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.end(self.call, Operation::Tails, attempt, self.inner.bounds(attempt, subpartition)).await
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

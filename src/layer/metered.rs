@@ -12,7 +12,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, Capabilities, CheckpointRequest, DatasetSpec,
     FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, OpenRequest, PartitionKey, PartitionStore, Permit, PrepareRequest,
     ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, SealManifest, SealOutcome, SharedClock, SharedStore, StoreError,
-    SubpartitionIndex,
+    SubpartitionBounds, SubpartitionIndex,
 };
 
 /// Subpartitions whose read marks are kept: about 20 MiB at the most.
@@ -108,6 +108,11 @@ impl PartitionStore for Metered {
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         let begun = self.clock.monotonic();
         self.note("tails", begun, self.inner.tails(attempt).await)
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        let begun = self.clock.monotonic();
+        self.note("bounds", begun, self.inner.bounds(attempt, subpartition).await)
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

@@ -14,7 +14,7 @@ use store_api::{
     CheckpointRequest, Chunk, ClassAchieved, DatasetId, DatasetKey, DatasetSpec, Durability, FetchEvent, FloorReport, HeldBytes, JobId,
     JobIncarnation, NodeId, NodeLife, Offset, OpenRequest, Operation, PartitionId, PartitionKey, PartitionStore, Permit, PrepareRequest,
     ReadMode, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Scope, SealManifest, SealOutcome, SharedClock,
-    SharedStore, StoreError, SubpartitionIndex, SubpartitionTable, SyncLevel,
+    SharedStore, StoreError, SubpartitionBounds, SubpartitionIndex, SubpartitionTable, SyncLevel,
 };
 
 pub(super) fn attempt_key(partition: u64) -> AttemptKey {
@@ -91,6 +91,9 @@ impl PartitionStore for Noting {
     }
     async fn tails(&self, _: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.answer("tails", tails()).await
+    }
+    async fn bounds(&self, _: &AttemptKey, _: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.answer("bounds", SubpartitionBounds { state: AttemptState::Open, floor: Offset::ZERO, tail: Offset::ZERO }).await
     }
     async fn prepare(&self, _: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {
         self.answer("prepare", manifest()).await

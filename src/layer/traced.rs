@@ -13,7 +13,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, Capabilities, CheckpointRequest, DatasetSpec,
     FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, OpenRequest, PartitionKey, PartitionStore, Permit, PrepareRequest,
     ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, SealManifest, SealOutcome, SharedStore, StoreError,
-    StoreErrorKind,
+    StoreErrorKind, SubpartitionBounds, SubpartitionIndex,
 };
 
 /// A store whose calls are told to the log.
@@ -84,6 +84,10 @@ impl PartitionStore for Traced {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.note("tails", attempt, self.inner.tails(attempt).await)
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.note("bounds", attempt, self.inner.bounds(attempt, subpartition).await)
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

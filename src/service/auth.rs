@@ -56,8 +56,9 @@ impl PartitionService {
     /// The admin token opens everything; a job's token opens that job, its take-over, and, after
     /// its end, the answers about its end. A token of a job that has ended does not open the job
     /// that has taken its id. To others than the admin a job that is not known looks like one whose
-    /// token is another. Errors: `Unauthenticated` without a token, `Forbidden` with one that does
-    /// not cover the call, `Unavailable` when the shared catalog had to be asked and does not answer.
+    /// token is another. Errors: `Unauthenticated` without a token and with one that is nobody's as
+    /// far as this node knows (neither the admin's nor that of a job it keeps or has seen end),
+    /// `Forbidden` with one that does not cover the call, `Unavailable` when the shared catalog had to be asked and does not answer.
     pub async fn authorize(&self, need: Need<'_>, bearer: Option<&str>) -> ServiceResult<()> {
         let Some(admin) = &self.config.admin_token_hash else { return Ok(()) };
         let bearer = bearer.filter(|token| !token.is_empty()).ok_or(ServiceErrorKind::Unauthenticated)?;
@@ -65,11 +66,13 @@ impl PartitionService {
         if is_same(&offered, admin) {
             return Ok(());
         }
-        let (Need::PutJob(job) | Need::Job(job)) = need else { return Err(ServiceErrorKind::Forbidden.into()) };
-        match self.job_token_hash(job).await? {
-            Some(stored) if is_same(&offered, &stored) => Ok(()),
-            _ => Err(ServiceErrorKind::Forbidden.into()),
+        if let Need::PutJob(job) | Need::Job(job) = need
+            && self.job_token_hash(job).await?.is_some_and(|stored| is_same(&offered, &stored))
+        {
+            return Ok(());
         }
+        let is_known = self.registry.token_hashes().iter().any(|stored| is_same(&offered, stored));
+        Err(if is_known { ServiceErrorKind::Forbidden } else { ServiceErrorKind::Unauthenticated }.into())
     }
 
     async fn job_token_hash(&self, job: &JobId) -> ServiceResult<Option<[u8; 32]>> {

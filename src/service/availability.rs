@@ -182,9 +182,9 @@ impl PartitionService {
         }
         // A sealed pipelined attempt need not start at 0: its tail, not its length, is its end.
         if let Some(stored) = stored.filter(|_| view.end.is_none() || dataset.is_pipelined())
-            && let Ok(tails) = store.tails(&key).await
+            && let Ok(bounds) = store.bounds(&key, stored).await
         {
-            view.end = Some(offset_of(&tails.tails, stored));
+            view.end = Some(bounds.tail);
         }
     }
 }

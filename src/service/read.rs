@@ -228,20 +228,13 @@ impl PartitionService {
             readable.end = Offset::new(digest.length);
             readable.digest = Some(digest);
         }
-        if dataset.is_pipelined() {
-            if let Some(digest) = readable.digest {
-                // A pipelined attempt need not start at 0: its tail says where the content ends.
-                let tails = store.tails(&key).await.map_err(refine)?;
-                readable.end = offset_of(&tails.tails, stored).max(readable.end);
-                readable.start = Offset::new(readable.end.get().saturating_sub(digest.length));
-            }
-            let stat = store.stat(&key).await.map_err(refine)?;
-            readable.floor = offset_of(&stat.floors, stored);
+        // A pipelined attempt that started beyond 0 has an end that is not its length.
+        if !picked.is_sealed || dataset.is_pipelined() {
+            let bounds = store.bounds(&key, stored).await.map_err(refine)?;
+            (readable.floor, readable.end) = (bounds.floor, bounds.tail);
         }
-        // One that started beyond 0 has a floor, and its end is not its length.
-        if !picked.is_sealed || readable.floor > Offset::ZERO {
-            let tails = store.tails(&key).await.map_err(refine)?;
-            readable.end = offset_of(&tails.tails, stored);
+        if let Some(digest) = readable.digest {
+            readable.start = Offset::new(readable.end.get().saturating_sub(digest.length));
         }
         Ok(readable)
     }

@@ -74,6 +74,16 @@ impl Registry {
         jobs.values().filter_map(|slot| if let Slot::Live(job) = slot { Some(job.clone()) } else { None }).collect()
     }
 
+    /// The hashes of the tokens of all jobs that are known, also of those that have ended.
+    pub(super) fn token_hashes(&self) -> Vec<[u8; 32]> {
+        let jobs = self.jobs.read();
+        let hash_of = |slot: &Slot| match slot {
+            Slot::Live(job) => job.control.lock().token_hash,
+            Slot::Ended(ended) => ended.token_hash,
+        };
+        jobs.values().filter_map(hash_of).collect()
+    }
+
     pub(super) fn n_live(&self) -> usize {
         self.jobs.read().values().filter(|slot| matches!(slot, Slot::Live(_))).count()
     }

@@ -43,18 +43,18 @@ async fn job_tokens_outlive_the_process_and_end_with_their_owner_or_job() {
     assert_eq!(status_of(&node.api, &first).await, 200);
     let (status, second) = owner(&node.api.with_token(&first), "two", true).await;
     assert_eq!((status, second.len() >= 16), (200, true));
-    assert_eq!((status_of(&node.api, &first).await, status_of(&node.api, &second).await), (403, 200));
+    assert_eq!((status_of(&node.api, &first).await, status_of(&node.api, &second).await), (401, 200));
     node.kill().await;
 
     let node = spec.start().await;
-    assert_eq!((status_of(&node.api, &first).await, status_of(&node.api, &second).await), (403, 200));
+    assert_eq!((status_of(&node.api, &first).await, status_of(&node.api, &second).await), (401, 200));
     node.api.with_token(&second).release(&format!("/v1/jobs/{JOB}"), 2).await.expect("answered").ok();
     let (status, third) = owner(&node.api.with_token(ADMIN), "three", false).await;
     assert_eq!((status, third.len() >= 16), (201, true));
-    assert_eq!((status_of(&node.api, &second).await, status_of(&node.api, &third).await), (403, 200));
+    assert_eq!((status_of(&node.api, &second).await, status_of(&node.api, &third).await), (401, 200));
     node.kill().await;
     let node = spec.start().await;
-    assert_eq!((status_of(&node.api, &second).await, status_of(&node.api, &third).await), (403, 200));
+    assert_eq!((status_of(&node.api, &second).await, status_of(&node.api, &third).await), (401, 200));
 }
 
 /// F12.

@@ -48,7 +48,7 @@ pub use reads::ReadBudget;
 pub use store::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptStat, AttemptTails, CheckpointRequest, FetchEvent, FloorReport, HeldBytes,
     OpenRequest, PartitionStore, Piece, PrepareRequest, ReadMode, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope,
-    SealManifest, SealOutcome, SharedStore,
+    SealManifest, SealOutcome, SharedStore, SubpartitionBounds,
 };
 pub use table::SubpartitionTable;
 pub use task::TaskGroup;

@@ -59,6 +59,17 @@ pub struct AttemptTails {
     pub tails: Vec<(SubpartitionIndex, Offset)>,
 }
 
+/// Where one subpartition of an attempt stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubpartitionBounds {
+    /// The state of the attempt.
+    pub state: AttemptState,
+    /// First byte still held; 0 in stores without floors.
+    pub floor: Offset,
+    /// First byte not yet written; the end, once it is sealed.
+    pub tail: Offset,
+}
+
 /// One chunk and where it goes.
 #[derive(Debug, Clone)]
 pub struct Piece {
@@ -355,20 +366,32 @@ pub trait PartitionStore: Send + Sync + 'static {
     ///
     /// Effect: the pieces are applied in order; when one is refused, those before it stay applied
     /// (ask [`PartitionStore::tails`]). Durable: pipelined, never; others, with the seal.
-    /// Idempotent by offset: a piece that lies wholly below the tail and equals what is held
-    /// changes nothing; a piece that starts below the tail and goes beyond it has its new part
-    /// applied when the old part is equal. A piece without bytes is checked for its place and for
+    /// Idempotent by offset, within what is retained: a piece that lies wholly below the tail and
+    /// equals what is held changes nothing; a piece that starts below the tail and goes beyond it has
+    /// its new part applied when the old part is equal. A durable store hands bytes on before the seal
+    /// and then retains checksums of them, from one end of a piece to another: it recognises a repeat
+    /// whose old part starts and ends where pieces did, as one after a lost reply does, and refuses any
+    /// other that reaches below what is in memory with `BelowFloor` (the floor of the writer alone,
+    /// nothing is gone for readers), unless it can tell that the bytes are others. The writer goes on
+    /// at the tail. A piece without bytes is checked for its place and for
     /// the attempt like any other and changes nothing. Concurrent with appends to other subpartitions and with
     /// reads; appends to one subpartition are serialised. Cancelled half-way: a prefix of the
     /// pieces has been applied, each wholly or not at all. Errors: `OffsetMismatch` for a gap,
     /// `ContentMismatch` for other bytes at a held offset, `BelowFloor` for a repeat of bytes that
-    /// are gone, `NoSuchSubpartition`, `TooLarge`, `NotFound`, `AlreadySealed`, `Fenced`,
+    /// are not retained, `NoSuchSubpartition`, `TooLarge`, `NotFound`, `AlreadySealed`, `Fenced`,
     /// `Aborted`, `Released`, `DiskFull`, `Unavailable`, `Closing`.
     async fn append(&self, request: AppendRequest) -> Result<AppendAck, StoreError>;
 
-    /// Where an attempt stands. Idempotent, cancel-safe. Errors: `NotFound`, `Fenced`, `Aborted`,
-    /// `Released`.
+    /// Where an attempt stands. The answer and its cost grow with the number of subpartitions: for
+    /// one of them ask [`PartitionStore::bounds`]. Idempotent, cancel-safe. Errors: `NotFound`,
+    /// `Fenced`, `Aborted`, `Released`.
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError>;
+
+    /// Where one stored subpartition of an attempt stands: the same as in
+    /// [`PartitionStore::tails`] and [`PartitionStore::stat`], at a cost that does not grow with the
+    /// number of subpartitions. Idempotent, cancel-safe. Errors: as [`PartitionStore::tails`], and
+    /// `NoSuchSubpartition`.
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError>;
 
     /// Checks what the writer says it wrote and makes the content final and durable, not visible.
     ///
@@ -408,7 +431,9 @@ pub trait PartitionStore: Send + Sync + 'static {
     /// Errors before the first byte: `NotFound`, `NotSealed`, `BeyondEnd` (start after the end),
     /// `BelowFloor`, `NoSuchSubpartition`, `Fenced`, `Aborted`, `Released`, `Lost`, `Unavailable`,
     /// `Overloaded`, `Closing`; in the stream: `BelowFloor` (overtaken), `Lost`, `Fenced`,
-    /// `Aborted`, `Released`, `Unavailable`, `Closing`.
+    /// `Aborted`, `Released`, `Unavailable`, `Closing`. An attempt that was never known is `NotFound`,
+    /// also when another of its generation was sealed and released; that a whole partition, dataset
+    /// or job was released may be said of anything in it.
     async fn read(&self, request: ReadRequest) -> Result<ReadStream, StoreError>;
 
     /// Reads many ranges of sealed attempts in whatever order serves the medium best.

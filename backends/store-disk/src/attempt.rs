@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use store_api::table::TableError;
 use store_api::{
     AttemptId, AttemptKey, AttemptState, AttemptTails, Chunk, Digest, LossCause, Offset, Operation, Permit, Piece, SealManifest,
-    StoreError, StoreErrorKind, SubpartitionIndex, SubpartitionTable,
+    StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex, SubpartitionTable,
 };
 
 /// Chunks below this are copied together, so that a tiny chunk costs its bytes and no more.
@@ -307,6 +307,20 @@ impl Attempt {
             _ => inner.buffers.iter().map(|(index, buffer)| (SubpartitionIndex::new(*index), Offset::new(buffer.digest.length))).collect(),
         };
         Ok(AttemptTails { state, tails })
+    }
+
+    /// Where one subpartition stands.
+    pub(crate) fn bounds(&self, index: SubpartitionIndex, operation: Operation) -> Result<SubpartitionBounds, StoreError> {
+        let inner = self.inner.lock();
+        let length = match &inner.phase {
+            Phase::Ended(end) => return Err(self.refuse(end.kind(), operation)),
+            _ if index.get() >= self.n_subpartitions => {
+                return Err(self.refuse(StoreErrorKind::NoSuchSubpartition { count: self.n_subpartitions }, operation));
+            }
+            Phase::Gone(manifest, _) | Phase::Sealed(manifest) => manifest.table.digest(index).map_or(0, |digest| digest.length),
+            _ => inner.buffers.get(&index.get()).map_or(0, |buffer| buffer.digest.length),
+        };
+        Ok(SubpartitionBounds { state: inner.state(), floor: Offset::ZERO, tail: Offset::new(length) })
     }
 
     /// Its state and its bytes.

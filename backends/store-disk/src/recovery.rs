@@ -244,7 +244,7 @@ type Sealed = (SealManifest, Layout);
 fn recover(media: &Media, index: &Index, registry: &Registry) -> Result<RecoveryReport, StoreError> {
     let (rows, damaged) = read_rows(index)?;
     let n_damaged = damaged.len();
-    set_rows_aside(index, damaged)?;
+    let damages = Damages::note(index, damaged)?;
     let mut held = Vec::new();
     for directory in 0..media.directories.count() {
         held.push(list(media, directory)?);
@@ -265,7 +265,12 @@ fn recover(media: &Media, index: &Index, registry: &Registry) -> Result<Recovery
     }
     report.n_quarantined = n_damaged as u64;
     for (directory, list) in held.iter().enumerate() {
-        sweep(media, directory, list, &known, n_damaged > 0, &mut report)?;
+        let id = media.directory_ids.get(directory).copied().unwrap_or_default();
+        let keeps_orphans = damages.may_be_named(index, id)?;
+        sweep(media, directory, list, &known, keeps_orphans, &mut report)?;
+        if keeps_orphans {
+            damages.note_swept(index, id);
+        }
     }
     Ok(report)
 }
@@ -287,17 +292,67 @@ fn read_rows(index: &Index) -> Result<(Vec<Sealed>, Vec<Vec<u8>>), StoreError> {
     }
 }
 
-/// Moves damaged rows into a family of their own.
-fn set_rows_aside(index: &Index, damaged: Vec<Vec<u8>>) -> Result<(), StoreError> {
-    for key in damaged {
-        let at = |error: crate::error::IndexError| error.at(Operation::Recover, SUBJECT);
-        let value = index.row(Family::Seals, &key).map_err(at)?.unwrap_or_default();
-        tracing::error!(key = %key.escape_ascii(), "damaged row of the index set aside");
-        let changes = vec![Change::Put(Family::Damaged, key.clone(), value), Change::Delete(Family::Seals, key)];
-        let _ticket = index.queue(changes, true);
-        index.write_queued();
+/// Key of the number of times that rows were set aside; the other keys are ids of directories.
+const N_DAMAGES: &[u8] = b"damages";
+
+/// How often rows were set aside, over all starts. A row may speak of files in a directory that is
+/// away, so each directory must be swept once after the last time before orphans in it are deleted.
+#[derive(Debug, Clone, Copy)]
+struct Damages {
+    /// `None` when the index could not be told: then nothing is deleted, and nothing noted.
+    count: Option<u64>,
+}
+
+impl Damages {
+    /// Moves damaged rows into a family of their own and counts that.
+    fn note(index: &Index, damaged: Vec<Vec<u8>>) -> Result<Self, StoreError> {
+        let count = number(index, N_DAMAGES)?.map_or_else(|| of_former_builds(index), Ok)?;
+        if damaged.is_empty() {
+            return Ok(Self { count: Some(count) });
+        }
+        let count = count.saturating_add(1);
+        let mut changes = vec![Change::Put(Family::Sweeps, N_DAMAGES.to_vec(), count.to_be_bytes().to_vec())];
+        for key in damaged {
+            let value = index.row(Family::Seals, &key).map_err(|error| error.at(Operation::Recover, SUBJECT))?.unwrap_or_default();
+            tracing::error!(key = %key.escape_ascii(), "damaged row of the index set aside");
+            changes.extend([Change::Put(Family::Damaged, key.clone(), value), Change::Delete(Family::Seals, key)]);
+        }
+        let written = index.write_now(&changes);
+        if let Err(error) = &written {
+            tracing::error!(?error, "damaged rows were not set aside; the next start tries again");
+        }
+        Ok(Self { count: written.is_ok().then_some(count) })
     }
-    Ok(())
+
+    /// Whether a row that was set aside may speak of a file in this directory.
+    fn may_be_named(self, index: &Index, directory: u64) -> Result<bool, StoreError> {
+        let swept = number(index, &directory.to_be_bytes())?.unwrap_or(0);
+        Ok(self.count.is_none_or(|count| swept < count))
+    }
+
+    /// Notes that the orphans of a directory were moved aside. If that fails, the next start does it
+    /// again.
+    fn note_swept(self, index: &Index, directory: u64) {
+        let Some(count) = self.count else { return };
+        let change = Change::Put(Family::Sweeps, directory.to_be_bytes().to_vec(), count.to_be_bytes().to_vec());
+        if let Err(error) = index.write_now(&[change]) {
+            tracing::warn!(?error, "the sweep of a directory was not noted");
+        }
+    }
+}
+
+fn number(index: &Index, key: &[u8]) -> Result<Option<u64>, StoreError> {
+    let row = index.row(Family::Sweeps, key).map_err(|error| error.at(Operation::Recover, SUBJECT))?;
+    // What cannot be read counts as never: more is kept than need be.
+    Ok(row.map(|bytes| <[u8; 8]>::try_from(bytes).map_or(0, u64::from_be_bytes)))
+}
+
+/// Builds that did not count yet may have set rows aside.
+fn of_former_builds(index: &Index) -> Result<u64, StoreError> {
+    let mut has_rows = false;
+    let scanned = index.rows(Family::Damaged, b"", None, &mut |_, _| has_rows = true);
+    scanned.map_err(|error| error.at(Operation::Recover, SUBJECT))?;
+    Ok(u64::from(has_rows))
 }
 
 fn register(

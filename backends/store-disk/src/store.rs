@@ -17,7 +17,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, BudgetError, ByteBudget, Capabilities,
     CheckpointRequest, DatasetKind, DatasetSpec, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, LossCause, Offset, OffsetRange,
     OpenRequest, Operation, PartitionKey, PartitionStore, Permit, Piece, PrepareRequest, ReadRequest, ReadStream, RecoveryReport,
-    ReleaseReport, ReleaseScope, SealManifest, SealOutcome, StoreError, StoreErrorKind,
+    ReleaseReport, ReleaseScope, SealManifest, SealOutcome, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex,
 };
 use store_file::{DirectoryState, DirectoryStatus};
 
@@ -299,6 +299,10 @@ impl PartitionStore for DiskStore {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.find(attempt, Operation::Tails)?.tails(Operation::Tails)
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.find(attempt, Operation::Tails)?.bounds(subpartition, Operation::Tails)
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

@@ -208,14 +208,18 @@ impl Attempt {
         present.into_iter().map(|(index, subpartition)| (SubpartitionIndex::new(index), subpartition)).collect()
     }
 
-    /// A stored subpartition. Errors: `NoSuchSubpartition`.
-    pub(crate) fn subpartition(&self, index: SubpartitionIndex, subject: Subject<'_>) -> Result<Arc<Subpartition>, StoreError> {
+    /// A stored subpartition, if it has been touched. Errors: `NoSuchSubpartition`.
+    pub(crate) fn find(&self, index: SubpartitionIndex, subject: Subject<'_>) -> Result<Option<Arc<Subpartition>>, StoreError> {
         let count = self.spec.stored_subpartitions();
         if index.get() >= count {
             return Err(subject.refuse_at(StoreErrorKind::NoSuchSubpartition { count }, index));
         }
-        let found = self.subpartitions.read().get(&index.get()).cloned();
-        Ok(found.unwrap_or_else(|| self.touch(index, Offset::ZERO)))
+        Ok(self.subpartitions.read().get(&index.get()).cloned())
+    }
+
+    /// A stored subpartition. Errors: `NoSuchSubpartition`.
+    pub(crate) fn subpartition(&self, index: SubpartitionIndex, subject: Subject<'_>) -> Result<Arc<Subpartition>, StoreError> {
+        Ok(self.find(index, subject)?.unwrap_or_else(|| self.touch(index, Offset::ZERO)))
     }
 
     /// A stored subpartition, made when it is not there yet, with its first byte at `start`.

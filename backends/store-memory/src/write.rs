@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use store_api::reads::charged;
 use store_api::{
     AppendAck, AppendRequest, AttemptTails, Chunk, DatasetKind, Offset, OpenRequest, Operation, Permit, Piece, Retention, StoreError,
-    StoreErrorKind,
+    StoreErrorKind, SubpartitionBounds, SubpartitionIndex,
 };
 
 /// How far one piece got.
@@ -185,6 +185,15 @@ fn is_equal_where_both(one: &Bytes, one_start: Offset, two: &Bytes, two_start: O
     let two = two.get(skip_of(two_start, one_start)..).unwrap_or_default();
     let both = one.len().min(two.len());
     one.get(..both) == two.get(..both)
+}
+
+/// State of an attempt, and where one subpartition stands.
+pub(crate) fn bounds_of(attempt: &Attempt, index: SubpartitionIndex, subject: Subject<'_>) -> Result<SubpartitionBounds, StoreError> {
+    let state = attempt.life().shown_state();
+    let (floor, tail) = attempt
+        .find(index, subject)?
+        .map_or((Offset::ZERO, Offset::ZERO), |subpartition| subpartition.ask(|buffer, _| (buffer.floor(), buffer.tail())));
+    Ok(SubpartitionBounds { state, floor, tail })
 }
 
 /// State and tails of an attempt.

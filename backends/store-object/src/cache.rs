@@ -117,7 +117,7 @@ mod tests {
             life: NodeLife::new(1),
             sealed_at_ms: 0,
         };
-        Arc::new(Sealed { manifest, content: Content::Inline(Bytes::from(vec![0; bytes])) })
+        Arc::new(Sealed { manifest: Arc::new(manifest), content: Content::Inline(Bytes::from(vec![0; bytes])) })
     }
 
     #[test]

@@ -78,7 +78,14 @@ impl Inner {
                     return Ok((sealed, path));
                 }
                 Found::Record(Record::Sealed(_)) | Found::Nothing => continue,
-                Found::Record(Record::Released) => (AttemptState::Released, None),
+                // Another attempt of the generation was sealed and released. This one is not known, and
+                // can only not be opened any more.
+                Found::Record(Record::Released { attempt: Some(attempt) })
+                    if known.is_none() && attempt != key.attempt && operation != Operation::Open =>
+                {
+                    continue;
+                }
+                Found::Record(Record::Released { .. }) => (AttemptState::Released, None),
                 Found::Record(Record::Fenced { by }) => (AttemptState::Fenced, Some(by)),
                 Found::Unreadable(error) => return Err(fail(unreadable(&error)).with_source(error)),
             };
@@ -159,9 +166,9 @@ impl Inner {
                 Found::Record(Record::Sealed(sealed)) => {
                     let sealed = Arc::new(sealed);
                     self.cache.keep(sealed.clone(), self.clock.monotonic());
-                    return Ok(Some(Arc::new(sealed.manifest.clone())));
+                    return Ok(Some(sealed.manifest.clone()));
                 }
-                Found::Record(Record::Released) => return Err(fail(StoreErrorKind::Released)),
+                Found::Record(Record::Released { .. }) => return Err(fail(StoreErrorKind::Released)),
                 Found::Record(Record::Fenced { by }) if by.generation > generation => generation = by.generation,
                 Found::Record(Record::Fenced { by }) => return Err(fail(StoreErrorKind::Fenced { by })),
                 Found::Unreadable(error) => {

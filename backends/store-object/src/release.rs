@@ -156,7 +156,7 @@ impl Inner {
         if attempts.is_empty() {
             generations = self.walk(key, u32::MAX, &mut erasure).await?;
         }
-        self.tombstone_generations(&mut erasure, key, &generations, &Record::Released);
+        self.tombstone_generations(&mut erasure, key, &generations, &Record::Released { attempt: None });
         self.carry_out(erasure).await
     }
 
@@ -208,7 +208,7 @@ impl Inner {
                     sealed_at.insert(generation);
                     break;
                 }
-                Found::Nothing | Found::Record(Record::Released | Record::Fenced { .. }) => break,
+                Found::Nothing | Found::Record(Record::Released { .. } | Record::Fenced { .. }) => break,
             }
         }
         Ok(sealed_at)
@@ -216,7 +216,7 @@ impl Inner {
 
     async fn release_attempt(&self, key: &AttemptKey) -> Result<ReleaseReport, BucketError> {
         let mut erasure = Erasure::default();
-        let tombstone = Bytes::from(Record::Released.encode());
+        let tombstone = Bytes::from(Record::Released { attempt: Some(key.attempt) }.encode());
         match self.registry.find(key) {
             Some(attempt) => {
                 let (was_sealed, may_be_published, is_erased) = {

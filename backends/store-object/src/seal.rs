@@ -65,7 +65,7 @@ impl Inner {
             life: self.life,
             sealed_at_ms: self.clock.unix_ms(),
         };
-        Arc::new(Sealed { manifest, content })
+        Arc::new(Sealed { manifest: Arc::new(manifest), content })
     }
 
     /// See [`store_api::PartitionStore::prepare`].
@@ -97,7 +97,7 @@ impl Inner {
         let (table, content) = described.ok_or_else(|| fail(StoreErrorKind::Internal))?;
         let sealed = self.sealed(attempt, table, Content::Objects(content));
         core.prepare(sealed.clone(), None);
-        Ok(Arc::new(sealed.manifest.clone()))
+        Ok(sealed.manifest.clone())
     }
 
     /// Checks, stops appends, and cuts what is left; answers the manifest when nothing needs to be
@@ -107,7 +107,7 @@ impl Inner {
         if let Some(kind) = core.refusal() {
             return Err(kind);
         }
-        let known = core.sealed().or_else(|| core.prepared().map(|sealed| Arc::new(sealed.manifest.clone())));
+        let known = core.sealed().or_else(|| core.prepared().map(|sealed| sealed.manifest.clone()));
         if let Some(manifest) = known {
             check(&manifest.table, stated)?;
             return Ok(Some(manifest));
@@ -118,7 +118,7 @@ impl Inner {
             let batch = core.cut_inline(&self.cutting);
             let sealed = self.sealed(attempt, table, inline_content(&batch));
             core.prepare(sealed.clone(), Some(batch));
-            return Ok(Some(Arc::new(sealed.manifest.clone())));
+            return Ok(Some(sealed.manifest.clone()));
         }
         core.set_sealing(true);
         core.cut(&self.cutting, true, || self.new_content(&attempt.key));
@@ -245,7 +245,7 @@ impl Inner {
     }
 
     async fn won(&self, attempt: &Attempt, sealed: &Arc<Sealed>) -> Result<SealOutcome, StoreError> {
-        let manifest = Arc::new(sealed.manifest.clone());
+        let manifest = sealed.manifest.clone();
         let refusal = {
             let mut core = attempt.lock();
             let refusal = core.refusal();
@@ -259,7 +259,8 @@ impl Inner {
             return Ok(SealOutcome::Won(manifest));
         };
         // It was released or fenced while the manifest was on its way: that has the last word.
-        let record = if let StoreErrorKind::Fenced { by } = kind { Record::Fenced { by } } else { Record::Released };
+        let released = Record::Released { attempt: Some(attempt.key.attempt) };
+        let record = if let StoreErrorKind::Fenced { by } = kind { Record::Fenced { by } } else { released };
         let put = self.bucket.put(&attempt.seal_path, record.encode().into()).await;
         let erased = self.bucket.delete(&self.content_paths(sealed)).await;
         if let Err(error) = put.map(drop).and(erased) {
@@ -278,10 +279,10 @@ impl Inner {
         let theirs = match record {
             Record::Sealed(theirs) if theirs == **ours => return self.won(attempt, ours).await,
             Record::Sealed(theirs) => Arc::new(theirs),
-            Record::Released => return Err(self.superseded(attempt, AttemptState::Released, None).await),
+            Record::Released { .. } => return Err(self.superseded(attempt, AttemptState::Released, None).await),
             Record::Fenced { by } => return Err(self.superseded(attempt, AttemptState::Fenced, Some(by)).await),
         };
-        let manifest = Arc::new(theirs.manifest.clone());
+        let manifest = theirs.manifest.clone();
         self.cache.keep(theirs.clone(), self.clock.monotonic());
         let is_same = manifest.attempt == attempt.key && manifest.table == ours.manifest.table;
         let ours_in_store = self.content_paths(ours);

@@ -24,7 +24,7 @@ use store_api::{
     Capabilities, CheckpointRequest, ClassAchieved, DatasetKind, DatasetSpec, Durability, FetchEvent, FloorReport, HeldBytes, JobId,
     JobIncarnation, NodeId, NodeLife, Offset, OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadBudget,
     ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Scope, SealManifest, SealOutcome, SharedClock, SharedMedium,
-    StoreClass, StoreError, StoreErrorKind, Swept, SyncLevel, TaskGroup,
+    StoreClass, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex, Swept, SyncLevel, TaskGroup,
 };
 
 /// Largest chunk that is taken, in bytes.
@@ -312,6 +312,19 @@ impl PartitionStore for ObjectStore {
         }
     }
 
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        let fail = |kind| StoreError::new(kind, Operation::Tails, attempt);
+        let found = self.inner.adopt(attempt, Operation::Tails).await?;
+        let core = found.lock();
+        if let Some(kind) = core.refusal() {
+            return Err(fail(kind));
+        }
+        if subpartition.get() >= found.n_stored {
+            return Err(fail(StoreErrorKind::NoSuchSubpartition { count: found.n_stored }));
+        }
+        Ok(core.bounds(subpartition))
+    }
+
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {
         self.inner.check_open(Operation::Prepare, &request.attempt)?;
         let attempt = self.inner.adopt(&request.attempt, Operation::Prepare).await?;
@@ -358,7 +371,7 @@ impl PartitionStore for ObjectStore {
 
     async fn manifest(&self, attempt: &AttemptKey) -> Result<Arc<SealManifest>, StoreError> {
         let sealed = self.inner.find(attempt, Operation::Stat).await?;
-        Ok(Arc::new(sealed.manifest.clone()))
+        Ok(sealed.manifest.clone())
     }
 
     async fn locate(

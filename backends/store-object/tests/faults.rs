@@ -397,6 +397,23 @@ async fn many_small_writers_share_a_budget_that_none_of_them_can_fill_alone() {
 }
 
 #[tokio::test]
+async fn the_tombstone_of_one_attempt_says_nothing_of_another_that_was_never_there() {
+    let (bucket, store) = fresh().await;
+    let (sealed, never) = (attempt(0, 0, 0), attempt(0, 0, 1));
+    write(&store, &sealed, 0, 100).await;
+    seal(&store, &sealed).await;
+    store.release(ReleaseScope::Attempt(sealed.clone())).await.unwrap();
+    let other = open_as(&bucket, config(), "n2", 9).await.unwrap();
+    for store in [&store, &other] {
+        assert_eq!(*read(store, &never, 0).await.unwrap_err().kind(), StoreErrorKind::NotFound);
+        assert_eq!(*store.tails(&never).await.unwrap_err().kind(), StoreErrorKind::NotFound);
+        assert_eq!(*read(store, &sealed, 0).await.unwrap_err().kind(), StoreErrorKind::Released);
+        // The generation is decided: what would be opened in it could never be sealed.
+        assert_eq!(*open(store, &never).await.unwrap_err().kind(), StoreErrorKind::Released);
+    }
+}
+
+#[tokio::test]
 async fn a_repeat_of_bytes_that_were_sent_on_is_checked_by_its_checksum() {
     let (_bucket, store) = fresh().await;
     let key = attempt(0, 0, 0);
@@ -409,6 +426,12 @@ async fn a_repeat_of_bytes_that_were_sent_on_is_checked_by_its_checksum() {
     other[17] ^= 1;
     let refused = append(&store, &key, 0, 5000, other.into()).await.unwrap_err();
     assert!(matches!(refused.kind(), StoreErrorKind::ContentMismatch { .. }), "{refused:?}");
+    // Several pieces at once are a repeat too; a piece that was cut otherwise is neither a repeat nor
+    // other bytes: its bytes are not retained.
+    let ack = append(&store, &key, 0, 0, pattern(&key, 0, 0, 15_000)).await.unwrap();
+    assert_eq!(ack.new_bytes, 0);
+    let refused = append(&store, &key, 0, 1, pattern(&key, 0, 1, 3000)).await.unwrap_err();
+    assert!(matches!(refused.kind(), StoreErrorKind::BelowFloor { .. }), "{refused:?}");
     seal(&store, &key).await;
     assert_holds(&store, &key, 0, 36_000).await;
 }

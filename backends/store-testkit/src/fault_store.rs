@@ -20,7 +20,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, Capabilities, CheckpointRequest, DatasetSpec,
     FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, OpenRequest, Operation, PartitionKey, PartitionStore, Permit,
     PrepareRequest, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, SealManifest, SealOutcome, SharedClock,
-    SharedStore, StoreError, StoreErrorKind,
+    SharedStore, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex,
 };
 
 /// How often each fault comes, in calls of a hundred.
@@ -159,6 +159,10 @@ impl PartitionStore for FaultStore {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.disturbed(Operation::Tails, self.inner.tails(attempt)).await
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.disturbed(Operation::Tails, self.inner.bounds(attempt, subpartition)).await
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

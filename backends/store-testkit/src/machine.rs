@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use store_api::{
     AcknowledgeRequest, AttemptId, AttemptKey, AttemptState, DatasetKind, Digest, Offset, OpenRequest, PartitionKey, ReleaseScope,
-    Retention, SealOutcome, StoreClass, StoreError, StoreErrorKind, SubpartitionIndex, SubpartitionTable, TaskGroup,
+    Retention, SealOutcome, StoreClass, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex, SubpartitionTable, TaskGroup,
 };
 
 /// Subpartitions of every attempt.
@@ -56,6 +56,8 @@ enum Op {
     Append { slot: usize, lane: u32, place: Place, length: u64, is_other: bool },
     /// Asks for the tails.
     Tails(usize),
+    /// Asks for the bounds of a subpartition.
+    Bounds(usize, u32),
     /// Prepares.
     Prepare(usize, Stated),
     /// Publishes.
@@ -109,7 +111,8 @@ fn op(n_slots: usize) -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => slot.clone().prop_map(Op::Open),
         42 => append.prop_map(|(slot, lane, place, length, is_other)| Op::Append { slot, lane, place, length, is_other }),
-        6 => slot.clone().prop_map(Op::Tails),
+        4 => slot.clone().prop_map(Op::Tails),
+        4 => (slot.clone(), lane.clone()).prop_map(|(slot, lane)| Op::Bounds(slot, lane)),
         6 => (slot.clone(), stated).prop_map(|(slot, stated)| Op::Prepare(slot, stated)),
         6 => slot.clone().prop_map(Op::Publish),
         1 => slot.clone().prop_map(Op::Abort),
@@ -129,6 +132,7 @@ fn op(n_slots: usize) -> impl Strategy<Value = Op> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said {
     Tails(AttemptState, Vec<(u32, u64)>),
+    Bounds(SubpartitionBounds),
     Ack(u64, u64),
     Table(SubpartitionTable),
     Winner(AttemptKey, bool),
@@ -173,6 +177,7 @@ impl Run {
         let (Op::Open(slot)
         | Op::Append { slot, .. }
         | Op::Tails(slot)
+        | Op::Bounds(slot, _)
         | Op::Prepare(slot, _)
         | Op::Publish(slot)
         | Op::Abort(slot)
@@ -232,6 +237,11 @@ impl Run {
                 Some((self.model.open(&request).map(tails), one.open().await.map(tails)))
             }
             Op::Tails(slot) => Some((self.model.tails(&self.slots[slot]).map(tails), self.of(slot).tails().await.map(tails))),
+            Op::Bounds(slot, lane) => {
+                let one = self.of(slot);
+                let found = one.store.bounds(&one.key, SubpartitionIndex::new(lane)).await.map(Said::Bounds);
+                Some((self.model.bounds(&one.key, SubpartitionIndex::new(lane)).map(Said::Bounds), found))
+            }
             Op::Publish(slot) => Some((
                 self.model.publish(&self.slots[slot]).map(|outcome| winner(&outcome)),
                 self.of(slot).publish().await.map(|outcome| winner(&outcome)),
@@ -275,9 +285,29 @@ impl Run {
             *first ^= 1;
         }
         let one_piece = piece(lane, start, bytes.freeze());
+        let is_retained = self.is_retained(&one.key, lane, at, length);
+        let before = self.model.clone();
         let modelled = self.model.append(&one.key, &one_piece).map(|(end, new_bytes)| Said::Ack(end, new_bytes));
         let found = one.append(vec![one_piece]).await.map(|ack| Said::Ack(ack.end.get(), ack.new_bytes));
+        if let Err(error) = &found
+            && let StoreErrorKind::BelowFloor { floor } = error.kind()
+            && !is_retained
+            && (at + 1..=tail).contains(&floor.get())
+        {
+            // Nothing of such a piece is applied.
+            self.model = before;
+            return (Err(error.kind().clone()), found);
+        }
         (modelled, found)
+    }
+
+    /// Whether a store must be able to judge the old part of a piece: a durable one need only when
+    /// it starts and ends where pieces did.
+    fn is_retained(&self, key: &AttemptKey, lane: u32, start: u64, length: u64) -> bool {
+        let Some(entry) = self.model.entry(key).filter(|_| self.stage.kind().class() == StoreClass::Durable) else { return true };
+        let tail = entry.tail(lane);
+        let old_end = start.saturating_add(length).min(tail);
+        start >= tail || (entry.is_end_of_piece(lane, start) && entry.is_end_of_piece(lane, old_end))
     }
 
     async fn prepare(&mut self, slot: usize, stated: Stated) -> (Answer<Said>, Result<Said, StoreError>) {

@@ -5,13 +5,13 @@
 //! with it, and [`crate::model_store`] puts it behind the trait.
 
 use bytes::{Bytes, BytesMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store_api::{
     AcknowledgeRequest, Arbitration, AttemptEvent, AttemptId, AttemptKey, AttemptStat, AttemptState, AttemptTails, CheckpointRequest,
     ClassAchieved, ConsumerId, DatasetKind, DatasetSpec, Digest, FloorReport, JobId, JobIncarnation, NodeId, NodeLife, Offset, OpenRequest,
-    PartitionKey, Piece, ReleaseReport, ReleaseScope, Retention, SealManifest, SealOutcome, StoreErrorKind, SubpartitionIndex,
-    SubpartitionTable,
+    PartitionKey, Piece, ReleaseReport, ReleaseScope, Retention, SealManifest, SealOutcome, StoreErrorKind, SubpartitionBounds,
+    SubpartitionIndex, SubpartitionTable,
 };
 
 /// An answer of the model.
@@ -36,11 +36,13 @@ pub struct Lane {
     held: BytesMut,
     digest: Digest,
     sent: u64,
+    /// Where pieces ended.
+    ends: BTreeSet<u64>,
 }
 
 impl Lane {
     fn starting_at(start: u64) -> Self {
-        Self { start, floor: start, held: BytesMut::new(), digest: Digest::EMPTY, sent: start }
+        Self { start, floor: start, held: BytesMut::new(), digest: Digest::EMPTY, sent: start, ends: BTreeSet::new() }
     }
 
     /// First byte not yet written.
@@ -85,6 +87,7 @@ impl Lane {
         }
         self.held.extend_from_slice(new);
         self.digest = self.digest.followed_by(Digest::of(new)).ok_or(StoreErrorKind::Internal)?;
+        self.ends.insert(self.tail());
         Ok(new.len() as u64)
     }
 }
@@ -137,6 +140,12 @@ impl Entry {
     #[must_use]
     pub fn tail(&self, index: u32) -> u64 {
         self.lanes.get(&index).map_or(0, Lane::tail)
+    }
+
+    /// Whether a piece that was taken ended at an offset, or the subpartition starts there.
+    #[must_use]
+    pub fn is_end_of_piece(&self, index: u32, offset: u64) -> bool {
+        self.lanes.get(&index).map_or(offset == 0, |lane| offset == lane.start || lane.ends.contains(&offset))
     }
 
     fn ended(&self) -> Option<StoreErrorKind> {
@@ -272,6 +281,17 @@ impl Model {
     /// `PartitionStore::tails`.
     pub fn tails(&mut self, attempt: &AttemptKey) -> Answer<AttemptTails> {
         self.live(attempt).map(|entry| entry.tails())
+    }
+
+    /// `PartitionStore::bounds`.
+    pub fn bounds(&mut self, attempt: &AttemptKey, index: SubpartitionIndex) -> Answer<SubpartitionBounds> {
+        let entry = self.live(attempt)?;
+        let count = entry.spec.stored_subpartitions();
+        if index.get() >= count {
+            return Err(StoreErrorKind::NoSuchSubpartition { count });
+        }
+        let (floor, tail) = entry.lanes.get(&index.get()).map_or((0, 0), |lane| (lane.floor(), lane.tail()));
+        Ok(SubpartitionBounds { state: entry.state, floor: Offset::new(floor), tail: Offset::new(tail) })
     }
 
     /// `PartitionStore::append`: one piece. Answers the tail after it and the number of new bytes.

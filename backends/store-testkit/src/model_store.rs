@@ -20,7 +20,7 @@ use store_api::{
     Capabilities, CheckpointRequest, ClassAchieved, DatasetKind, DatasetSpec, Durability, FetchEvent, FloorReport, HeldBytes, JobId,
     JobIncarnation, Offset, OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadMode, ReadRequest,
     ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Retention, Scope, SealManifest, SealOutcome, SharedClock, StoreClass,
-    StoreError, StoreErrorKind, SyncLevel,
+    StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex, SyncLevel,
 };
 use tokio::sync::watch;
 
@@ -292,6 +292,10 @@ impl PartitionStore for ModelStore {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.call(false, |model| model.tails(attempt)).map_err(refuse(Operation::Tails, attempt))
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.call(false, |model| model.bounds(attempt, subpartition)).map_err(refuse(Operation::Tails, attempt))
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

@@ -17,7 +17,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptTails, Capabilities, CheckpointRequest, Chunk,
     DatasetKind, DatasetSpec, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, Offset, OpenRequest, PartitionKey, PartitionStore,
     Permit, PrepareRequest, ReadMode, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Retention, SealManifest,
-    SealOutcome, StoreError, StoreErrorKind, SubpartitionIndex, SystemClock,
+    SealOutcome, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex, SystemClock,
 };
 
 /// What is wrong with a store.
@@ -218,6 +218,10 @@ impl PartitionStore for Mutant {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.inner.tails(attempt).await
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.inner.bounds(attempt, subpartition).await
     }
 
     async fn prepare(&self, mut request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

@@ -140,6 +140,9 @@ impl PartitionStore for Switch {
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.inner.tails(attempt).await
     }
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        self.inner.bounds(attempt, subpartition).await
+    }
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {
         self.inner.prepare(request).await
     }

@@ -181,8 +181,16 @@ async fn tokens_cover_their_job_only_and_end_with_it() {
     }
     service.release_job(two, Some(JobEpoch::new(1))).await.unwrap();
     assert_eq!(check(Need::Job(two), Some(drawn)).await, Ok(()), "the owner may repeat its release");
+    assert_eq!(check(Need::Job(one), Some(drawn)).await, Err(ServiceErrorKind::Forbidden), "it is known, as that of another job");
     service.put_job(two, owner("again")).await.unwrap();
-    assert_eq!(check(Need::Job(two), Some(drawn)).await, Err(ServiceErrorKind::Forbidden));
+    assert_eq!(check(Need::Job(two), Some(drawn)).await, Err(ServiceErrorKind::Unauthenticated), "it is nobody's any more");
+    let unknown: &'static JobId = Box::leak(Box::new(id("never-put")));
+    for need in [Need::Admin, Need::Job(one), Need::Job(unknown), Need::PutJob(one), Need::PutJob(unknown)] {
+        assert_eq!(check(need, Some("a-token-that-nobody-knows")).await, Err(ServiceErrorKind::Unauthenticated), "{need:?}");
+        let of_one = check(need, Some("token-of-job-one-0123")).await;
+        let is_own = matches!(need, Need::Job(job) | Need::PutJob(job) if job == one);
+        assert_eq!(of_one, if is_own { Ok(()) } else { Err(ServiceErrorKind::Forbidden) }, "{need:?}");
+    }
 }
 
 #[tokio::test]

@@ -140,6 +140,38 @@ async fn a_damaged_row_is_set_aside_with_its_file() {
     assert_eq!((report.sealed.len(), report.n_quarantined), (2, 0));
 }
 
+#[tokio::test]
+async fn the_file_of_a_damaged_row_is_moved_aside_when_its_directory_comes_back() {
+    let mut fixture = Fixture::new();
+    let home = fixture.config.data_dirs[0].clone();
+    let store = fixture.open();
+    sealed(&store, &key(0, 0, 0), 1, 1000).await;
+    let row = keys::of_attempt(&key(0, 0, 0));
+    let mut value = store.core.index.row(Family::Seals, &row).unwrap().unwrap();
+    value[10] ^= 1;
+    store.core.change(vec![Change::Put(Family::Seals, row, value)]).await.unwrap();
+    let named = fixture.parts();
+    let bytes = std::fs::read(&named[0]).unwrap();
+    // The directory is away at the start that finds the row damaged, and at one more.
+    fixture.config.data_dirs = vec![fixture.root.path().join("other")];
+    let (store, report) = fixture.reopen(store).await;
+    assert_eq!((report.sealed.len(), report.n_quarantined), (0, 1), "the row");
+    let (store, report) = fixture.reopen(store).await;
+    assert_eq!((report.n_dropped, report.n_quarantined), (0, 0));
+    fixture.config.data_dirs.push(home.clone());
+    let (store, report) = fixture.reopen(store).await;
+    assert_eq!((report.n_dropped, report.n_quarantined), (0, 1), "the file it spoke of");
+    let aside = home.join("set-aside").join(named[0].file_name().unwrap());
+    assert_eq!(std::fs::read(&aside).unwrap(), bytes);
+    // From then on what has no row is an orphan like any other, in both directories.
+    for directory in &fixture.config.data_dirs {
+        std::fs::write(directory.join("parts").join(named[0].file_name().unwrap()), b"orphan").unwrap();
+    }
+    let (_store, report) = fixture.reopen(store).await;
+    assert_eq!((report.n_dropped, report.n_quarantined), (2, 0));
+    assert_eq!(std::fs::read(&aside).unwrap(), bytes);
+}
+
 /// Names, lengths and contents of all files below a directory.
 fn everything(directory: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let mut found = Vec::new();

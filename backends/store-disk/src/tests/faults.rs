@@ -219,6 +219,30 @@ async fn a_thousand_pieces_more_than_one_call_takes_are_written_in_order() {
     }
 }
 
+/// Writes both subpartitions in turn and seals, as far as the attempt lives.
+async fn write_and_seal(store: &crate::DiskStore, attempt: &AttemptKey) {
+    for at in 0..8 {
+        if put(store, attempt, at % 2, u64::from(at / 2) * 9000, pattern(1, u64::from(at / 2) * 9000, 9000)).await.is_err() {
+            return;
+        }
+    }
+    if store.prepare(PrepareRequest { attempt: attempt.clone(), expected: None }).await.is_ok() {
+        let _ = store.publish(attempt).await;
+    }
+}
+
+/// Aborts, fences or releases.
+async fn end(store: &crate::DiskStore, attempt: &AttemptKey, how: u64) {
+    match how {
+        0 => drop(store.abort(attempt).await),
+        1 => {
+            let scope = ReleaseScope::GenerationsBelow { partition: attempt.partition.clone(), by: AttemptId::new(1, 0) };
+            store.release(scope).await.unwrap();
+        }
+        _ => drop(store.release(ReleaseScope::Partition(attempt.partition.clone())).await.unwrap()),
+    }
+}
+
 /// Writers, write-outs, seals, aborts, fences and releases of the same attempts, all at once. At the
 /// end nothing is held anywhere, and nothing comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -250,16 +274,7 @@ async fn ends_that_race_with_writing_leave_nothing_behind() {
         let attempt = key(round, 0, 0);
         open(&store, &attempt, 2).await;
         let (writer, of_writer) = (store.clone(), attempt.clone());
-        tasks.push(tokio::spawn(async move {
-            for at in 0..8 {
-                if put(&writer, &of_writer, at % 2, u64::from(at / 2) * 9000, pattern(1, u64::from(at / 2) * 9000, 9000)).await.is_err() {
-                    return;
-                }
-            }
-            if writer.prepare(PrepareRequest { attempt: of_writer.clone(), expected: None }).await.is_ok() {
-                let _ = writer.publish(&of_writer).await;
-            }
-        }));
+        tasks.push(tokio::spawn(async move { write_and_seal(&writer, &of_writer).await }));
         let (spiller, of_spiller) = (store.clone(), attempt.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..3 {
@@ -274,14 +289,7 @@ async fn ends_that_race_with_writing_leave_nothing_behind() {
             for _ in 0..round % 13 {
                 tokio::task::yield_now().await;
             }
-            match round % 3 {
-                0 => drop(ender.abort(&attempt).await),
-                1 => {
-                    let scope = ReleaseScope::GenerationsBelow { partition: attempt.partition.clone(), by: AttemptId::new(1, 0) };
-                    ender.release(scope).await.unwrap();
-                }
-                _ => drop(ender.release(ReleaseScope::Partition(attempt.partition.clone())).await.unwrap()),
-            }
+            end(&ender, &attempt, round % 3).await;
         }));
     }
     for task in tasks {

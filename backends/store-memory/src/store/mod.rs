@@ -7,7 +7,7 @@ use crate::error::Subject;
 use crate::registry::{Known, Registry};
 use crate::room;
 use crate::spill::Spill;
-use crate::write::tails_of;
+use crate::write::{bounds_of, tails_of};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use store_api::{
     ClassAchieved, DatasetSpec, Durability, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, NodeId, NodeLife, Offset,
     OpenRequest, Operation, PartitionKey, PartitionStore, Permit, PrepareRequest, ReadBudget, ReadRequest, ReadStream, RecoveryReport,
     ReleaseReport, ReleaseScope, Retention, Scope, SealManifest, SealOutcome, SharedClock, SharedStore, StoreClass, StoreError,
-    StoreErrorKind, SyncLevel, TaskGroup,
+    StoreErrorKind, SubpartitionBounds, SubpartitionIndex, SyncLevel, TaskGroup,
 };
 use tokio::sync::Notify;
 
@@ -145,6 +145,13 @@ impl PartitionStore for MemoryStore {
         self.core.check_running(Operation::Tails, attempt)?;
         let found = self.core.registry.live(Subject::new(Operation::Tails, attempt))?;
         Ok(tails_of(&found))
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        let subject = Subject::new(Operation::Tails, attempt);
+        self.core.check_running(Operation::Tails, attempt)?;
+        let found = self.core.registry.live(subject)?;
+        bounds_of(&found, subpartition, subject)
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {

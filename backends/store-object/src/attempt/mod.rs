@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use store_api::{
     AttemptId, AttemptKey, AttemptState, AttemptTails, Crc32c, Digest, LossCause, Offset, Permit, Piece, SealManifest, StoreErrorKind,
-    SubpartitionIndex, SubpartitionTable,
+    SubpartitionBounds, SubpartitionIndex, SubpartitionTable,
 };
 use tokio::sync::{OnceCell, watch};
 
@@ -127,6 +127,23 @@ pub(crate) struct Core {
     pub(crate) may_be_published: bool,
 }
 
+/// What is known of bytes that come again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// They are those that were taken.
+    Same,
+    /// They are not.
+    Other,
+    /// What was taken is not in memory any more, and no checksum covers just this range.
+    Unknown,
+}
+
+impl Repeat {
+    const fn from_bytes(is_equal: bool) -> Self {
+        if is_equal { Self::Same } else { Self::Other }
+    }
+}
+
 /// An attempt.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -154,7 +171,7 @@ impl Attempt {
 
     /// An attempt that was found sealed in the object store.
     pub(crate) fn found(sealed: &Sealed, seal_path: Path, content: Vec<Path>) -> Self {
-        let manifest = Arc::new(sealed.manifest.clone());
+        let manifest = sealed.manifest.clone();
         let mut core = Core::new(AttemptState::Sealed);
         core.tails = manifest.table.non_empty().map(|(index, digest)| (index.get(), digest)).collect();
         core.total_bytes = manifest.table.total_bytes();
@@ -227,6 +244,12 @@ impl Core {
         AttemptTails { state: self.state, tails }
     }
 
+    /// State and tail of one subpartition.
+    pub(crate) fn bounds(&self, index: SubpartitionIndex) -> SubpartitionBounds {
+        let tail = self.tails.get(&index.get()).map_or(0, |digest| digest.length);
+        SubpartitionBounds { state: self.state, floor: Offset::ZERO, tail: Offset::new(tail) }
+    }
+
     /// Bytes of all subpartitions.
     pub(crate) const fn total_bytes(&self) -> u64 {
         self.total_bytes
@@ -279,8 +302,10 @@ impl Core {
         let known = tail.saturating_sub(start).min(piece.chunk.length());
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         let bytes = piece.chunk.bytes();
-        if !self.is_held(index, start, bytes.get(..known).unwrap_or_default()) {
-            return Err(StoreErrorKind::ContentMismatch { expected });
+        match self.judge(index, start, bytes.get(..known).unwrap_or_default()) {
+            Repeat::Same => {}
+            Repeat::Other => return Err(StoreErrorKind::ContentMismatch { expected }),
+            Repeat::Unknown => return Err(StoreErrorKind::BelowFloor { floor: Offset::new(self.retained_from(index, tail)) }),
         }
         if known >= bytes.len() {
             return Ok((expected, 0));
@@ -298,43 +323,55 @@ impl Core {
     }
 
     /// Whether these bytes were taken at this offset. Bytes that are still in memory are compared;
-    /// of those that were handed on, checksums between remembered ends of chunks. A range whose
-    /// ends are not remembered is not held to be equal: nothing unverified is acknowledged.
-    fn is_held(&self, index: u32, start: u64, bytes: &[u8]) -> bool {
+    /// of those that were handed on, checksums between remembered ends of chunks. What lies between
+    /// an end of the range and the next remembered one cannot be judged, and is neither acknowledged
+    /// nor called other bytes.
+    fn judge(&self, index: u32, start: u64, bytes: &[u8]) -> Repeat {
         let mut rest = bytes;
         let mut at = start;
+        let mut all = Repeat::Same;
         while !rest.is_empty() {
-            let (until, is_equal) = self.compare(index, at, rest);
+            let (until, repeat) = self.compare(index, at, rest);
             let step = usize::try_from(until.saturating_sub(at)).unwrap_or(0).min(rest.len());
-            if step == 0 || !is_equal {
-                return false;
+            match repeat {
+                Repeat::Other => return Repeat::Other,
+                _ if step == 0 => return Repeat::Unknown,
+                Repeat::Unknown => all = Repeat::Unknown,
+                Repeat::Same => {}
             }
             rest = rest.get(step..).unwrap_or_default();
             at = until;
         }
-        true
+        all
     }
 
-    /// Compares as far as one place holds the bytes: where that ends, and whether they are equal.
-    fn compare(&self, index: u32, at: u64, bytes: &[u8]) -> (u64, bool) {
+    /// First offset from which all bytes of a subpartition are still in memory.
+    fn retained_from(&self, index: u32, tail: u64) -> u64 {
+        let in_buffer = self.writing.buffer.start(index).unwrap_or(tail);
+        let ranges = self.writing.pending.values().rev().filter_map(|task| task.bytes.range(index));
+        ranges.fold(in_buffer, |from, (start, stop)| if stop == from { start } else { from })
+    }
+
+    /// Compares as far as one place holds the bytes: where that ends, and what was found.
+    fn compare(&self, index: u32, at: u64, bytes: &[u8]) -> (u64, Repeat) {
         let end = at.saturating_add(bytes.len() as u64);
         let part = |until: u64| bytes.get(..usize::try_from(until.saturating_sub(at)).unwrap_or(0)).unwrap_or_default();
         let in_buffer = self.writing.buffer.start(index);
         if in_buffer.is_some_and(|start| start <= at) {
-            return (end, self.writing.buffer.equals(index, at, bytes));
+            return (end, Repeat::from_bytes(self.writing.buffer.equals(index, at, bytes)));
         }
         let mut until = in_buffer.unwrap_or(u64::MAX).min(end);
         for task in self.writing.pending.values() {
             match task.bytes.range(index) {
                 Some((start, stop)) if start <= at && at < stop => {
                     let until = stop.min(end);
-                    return (until, task.bytes.equals(index, at, part(until)));
+                    return (until, Repeat::from_bytes(task.bytes.equals(index, at, part(until))));
                 }
                 Some((start, _)) if start > at => until = until.min(start),
                 _ => {}
             }
         }
-        (until, self.writing.was_marked(index, at, part(until)))
+        (until, self.writing.judge_marked(index, at, part(until)))
     }
 
     /// Whether enough is buffered to be sent.
@@ -521,21 +558,36 @@ impl Writing {
         self.n_marks = self.n_marks.saturating_add(1);
     }
 
-    fn mark_at(&self, index: u32, offset: u64) -> Option<Crc32c> {
+    /// The first remembered end of a chunk at or after an offset; 0 is one.
+    fn mark_from(&self, index: u32, offset: u64) -> Option<Mark> {
         if offset == 0 {
-            return Some(Crc32c::default());
+            return Some((0, Crc32c::default()));
         }
         let marks = self.marks.get(&index)?;
-        let at = marks.binary_search_by_key(&offset, |(end, _)| *end).ok()?;
-        marks.get(at).map(|(_, crc)| *crc)
+        marks.get(marks.partition_point(|(end, _)| *end < offset)).copied()
     }
 
-    fn was_marked(&self, index: u32, start: u64, bytes: &[u8]) -> bool {
+    /// The last remembered end of a chunk at or before an offset.
+    fn mark_until(&self, index: u32, offset: u64) -> Option<Mark> {
+        let marks = self.marks.get(&index)?;
+        marks.partition_point(|(end, _)| *end <= offset).checked_sub(1).and_then(|at| marks.get(at)).copied()
+    }
+
+    /// Judges bytes that were handed on, as far as ends of chunks are remembered.
+    fn judge_marked(&self, index: u32, start: u64, bytes: &[u8]) -> Repeat {
         let end = start.saturating_add(bytes.len() as u64);
-        let (Some(before), Some(after)) = (self.mark_at(index, start), self.mark_at(index, end)) else { return false };
-        let added = Crc32c::of(bytes);
-        let whole = if start == 0 { added } else { before.combine(added, bytes.len() as u64) };
-        whole == after
+        let (Some((from, before)), Some((until, after))) = (self.mark_from(index, start), self.mark_until(index, end)) else {
+            return Repeat::Unknown;
+        };
+        let at = |offset: u64| usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX);
+        let Some(inner) = bytes.get(at(from)..at(until)).filter(|_| from < until) else { return Repeat::Unknown };
+        let added = Crc32c::of(inner);
+        let whole = if from == 0 { added } else { before.combine(added, inner.len() as u64) };
+        match (whole == after, from == start && until == end) {
+            (false, _) => Repeat::Other,
+            (true, true) => Repeat::Same,
+            (true, false) => Repeat::Unknown,
+        }
     }
 
     fn part_target(&self, cutting: &Cutting) -> u64 {

@@ -124,11 +124,12 @@ proptest! {
     ) {
         let attempt = attempt();
         let mut core = attempt.lock();
-        let mut held = Vec::new();
+        let (mut held, mut ends) = (Vec::new(), vec![0_u64]);
         for (at, part) in lengths.iter().enumerate() {
             let bytes: Vec<u8> = (0..*part).map(|position| u8::try_from((position * 11 + at * 3) % 250).unwrap()).collect();
             prop_assert_eq!(take(&mut core, held.len() as u64, &bytes), Ok(*part as u64));
             held.extend(bytes);
+            ends.push(held.len() as u64);
             if at < sent {
                 cut(&mut core, at as u64, false);
                 if at < accepted {
@@ -151,11 +152,20 @@ proptest! {
                 prop_assert_eq!(flipped, None, "other bytes were taken for a repeat");
                 prop_assert_eq!(new_bytes, (length - overlap) as u64);
             }
-            Err(kind) => {
-                prop_assert_eq!(kind, StoreErrorKind::ContentMismatch { expected: Offset::new(tail) });
-                // Nothing is refused that is still in memory.
-                prop_assert!(flipped.is_some() || accepted > 0 && sent > 0);
+            Err(StoreErrorKind::ContentMismatch { expected }) => {
+                prop_assert_eq!(expected, Offset::new(tail));
+                prop_assert!(flipped.is_some(), "a repeat was taken for other bytes");
             }
+            Err(StoreErrorKind::BelowFloor { floor }) => {
+                // Nothing is refused that is still in memory, nor what starts and ends where pieces did.
+                prop_assert!(accepted > 0 && sent > 0 && start < floor.get() && floor.get() <= tail, "{floor:?}");
+                let end = start + overlap as u64;
+                prop_assert!(!(ends.contains(&start) && ends.contains(&end)), "a repeat of whole pieces was refused");
+                // From the floor on it is judged.
+                let from_floor = usize::try_from(floor.get()).unwrap();
+                prop_assert_eq!(take(&mut core, floor.get(), &held[from_floor..]), Ok(0));
+            }
+            Err(kind) => return Err(TestCaseError::fail(format!("{kind:?}"))),
         }
     }
 }

@@ -7,7 +7,7 @@
 //!                   0, length, the content itself                        (small partitions), or
 //!                   1, block size, objects (number, size)…, regions…
 //!                   region: object, extents (subpartition, length, crc per block)…
-//! kind 2, released: nothing more
+//! kind 2, released: generation and attempt that was sealed here; nothing more for a whole partition
 //! kind 3, fenced:   generation and attempt that took its place
 //! ```
 //! Texts have a length of 2 bytes. A region is a run of one content object, its extents in
@@ -16,6 +16,7 @@
 //! `block size` bytes of one extent, and has a CRC-32C of its own.
 
 use bytes::{Buf, BufMut, Bytes};
+use std::sync::Arc;
 use store_api::{
     AttemptId, AttemptKey, ClassAchieved, Crc32c, DatasetId, DatasetKey, JobId, JobIncarnation, NodeId, NodeLife, PartitionId,
     SealManifest, SubpartitionTable,
@@ -58,7 +59,10 @@ pub(crate) enum Record {
     /// A sealed attempt.
     Sealed(Sealed),
     /// The owner released it.
-    Released,
+    Released {
+        /// The attempt that was sealed here; `None` when all of the partition was released.
+        attempt: Option<AttemptId>,
+    },
     /// A higher generation took its place.
     Fenced {
         /// What superseded it.
@@ -69,8 +73,8 @@ pub(crate) enum Record {
 /// A sealed attempt and where its bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sealed {
-    /// What callers see of it.
-    pub(crate) manifest: SealManifest,
+    /// What callers see of it. Shared: a table has up to a million entries.
+    pub(crate) manifest: Arc<SealManifest>,
     /// Where the bytes are.
     pub(crate) content: Content,
 }
@@ -152,7 +156,14 @@ impl Record {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Sealed(sealed) => sealed.encode(),
-            Self::Released => finish(head(RELEASED)),
+            Self::Released { attempt } => {
+                let mut out = head(RELEASED);
+                if let Some(attempt) = attempt {
+                    out.put_u32_le(attempt.generation);
+                    out.put_u32_le(attempt.attempt);
+                }
+                finish(out)
+            }
             Self::Fenced { by } => {
                 let mut out = head(FENCED);
                 out.put_u32_le(by.generation);
@@ -180,7 +191,8 @@ impl Record {
         let mut body = bytes.slice(6..covered);
         let record = match kind {
             SEALED => Self::Sealed(decode_sealed(&mut body, class)?),
-            RELEASED => Self::Released,
+            RELEASED if body.is_empty() => Self::Released { attempt: None },
+            RELEASED => Self::Released { attempt: Some(AttemptId::new(u32_of(&mut body)?, u32_of(&mut body)?)) },
             FENCED => Self::Fenced { by: AttemptId::new(u32_of(&mut body)?, u32_of(&mut body)?) },
             _ => return Err(CodecError::Unknown { version, kind }),
         };
@@ -214,7 +226,7 @@ fn put_count(out: &mut Vec<u8>, count: usize) {
 }
 
 fn encode_sealed(sealed: &Sealed, out: &mut Vec<u8>) {
-    let SealManifest { attempt, table, class: _, node, life, sealed_at_ms } = &sealed.manifest;
+    let SealManifest { attempt, table, class: _, node, life, sealed_at_ms } = sealed.manifest.as_ref();
     let dataset = &attempt.partition.dataset;
     put_text(out, dataset.job.as_str());
     out.put_u64_le(dataset.incarnation.get());
@@ -312,7 +324,7 @@ fn decode_sealed(body: &mut Bytes, class: ClassAchieved) -> Result<Sealed, Codec
     if content_bytes(&content) != table.total_bytes() {
         return Err(CodecError::Damaged);
     }
-    Ok(Sealed { manifest: SealManifest { attempt, table, class, node, life, sealed_at_ms }, content })
+    Ok(Sealed { manifest: Arc::new(SealManifest { attempt, table, class, node, life, sealed_at_ms }), content })
 }
 
 fn content_bytes(content: &Content) -> u64 {

@@ -42,11 +42,11 @@ fn in_objects(lengths: &[u64], block_bytes: u32) -> Sealed {
         regions.push(region);
     }
     let objects = vec![(5, ends[0]), (6, ends[1])];
-    Sealed { manifest: manifest(lengths), content: Content::Objects(ObjectContent { block_bytes, objects, regions }) }
+    Sealed { manifest: Arc::new(manifest(lengths)), content: Content::Objects(ObjectContent { block_bytes, objects, regions }) }
 }
 
 fn inline(bytes: &[u8]) -> Sealed {
-    Sealed { manifest: manifest(&[bytes.len() as u64]), content: Content::Inline(Bytes::copy_from_slice(bytes)) }
+    Sealed { manifest: Arc::new(manifest(&[bytes.len() as u64])), content: Content::Inline(Bytes::copy_from_slice(bytes)) }
 }
 
 fn round_trip(record: &Record) -> Result<Record, CodecError> {
@@ -55,8 +55,10 @@ fn round_trip(record: &Record) -> Result<Record, CodecError> {
 
 #[test]
 fn the_stored_form_of_tombstones_and_manifests_never_changes() {
-    let released = Record::Released.encode();
-    assert_eq!(released[..6], *b"FBYM\x01\x02");
+    let released = Record::Released { attempt: None }.encode();
+    assert_eq!(released[..released.len() - 4], *b"FBYM\x01\x02");
+    let one = Record::Released { attempt: Some(AttemptId::new(3, 4)) }.encode();
+    assert_eq!(one[..one.len() - 4], *b"FBYM\x01\x02\x03\0\0\0\x04\0\0\0");
     let fenced = Record::Fenced { by: AttemptId::new(3, 4) }.encode();
     assert_eq!(fenced[..14], *b"FBYM\x01\x03\x03\0\0\0\x04\0\0\0");
     assert_eq!(fenced.len() as u64, LONGEST_TOMBSTONE);
@@ -70,7 +72,7 @@ fn the_stored_form_of_tombstones_and_manifests_never_changes() {
 
 #[test]
 fn any_flipped_bit_is_found() {
-    for record in [Record::Sealed(in_objects(&[10, 0, 7], 4)), Record::Sealed(inline(b"abc")), Record::Released] {
+    for record in [Record::Sealed(in_objects(&[10, 0, 7], 4)), Record::Sealed(inline(b"abc")), Record::Released { attempt: None }] {
         let whole = record.encode();
         for bit in 0..whole.len() * 8 {
             let mut damaged = whole.clone();
@@ -93,10 +95,10 @@ fn a_cut_or_a_longer_manifest_is_found() {
 
 #[test]
 fn an_unknown_version_or_kind_is_named_and_not_called_damage() {
-    let mut newer = Record::Released.encode();
+    let mut newer = Record::Released { attempt: None }.encode();
     newer[4] = 2;
     assert_eq!(Record::decode(&Bytes::from(newer), CLASS), Err(CodecError::Unknown { version: 2, kind: RELEASED }));
-    let mut odd = Record::Released.encode();
+    let mut odd = Record::Released { attempt: None }.encode();
     odd.truncate(6);
     odd[5] = 9;
     let crc = Crc32c::of(&odd);
@@ -108,7 +110,8 @@ proptest! {
     #[test]
     fn records_read_back(lengths in proptest::collection::vec(0_u64..100, 0..20), block in 1_u32..50, bytes: Vec<u8>, generation: u32, attempt: u32) {
         let records = [
-            Record::Sealed(in_objects(&lengths, block)), Record::Sealed(inline(&bytes)), Record::Released,
+            Record::Sealed(in_objects(&lengths, block)), Record::Sealed(inline(&bytes)), Record::Released { attempt: None },
+            Record::Released { attempt: Some(AttemptId::new(generation, attempt)) },
             Record::Fenced { by: AttemptId::new(generation, attempt) },
         ];
         for record in records {
@@ -193,7 +196,7 @@ fn manifests_that_do_not_add_up_are_refused_though_their_checksum_holds() {
         ("extents out of order", |_, content| content.regions[0].extents.swap(0, 1)),
         ("a subpartition twice in a region", |_, content| content.regions[0].extents[1].subpartition = 0),
         ("a checksum too few", |_, content| content.regions[2].crcs.truncate(1)),
-        ("other lengths than the table has", |sealed, _| sealed.manifest = manifest(&[10, 1, 7])),
+        ("other lengths than the table has", |sealed, _| sealed.manifest = Arc::new(manifest(&[10, 1, 7]))),
     ];
     for (what, change) in changes {
         assert_eq!(changed(change), Err(CodecError::Damaged), "{what}");
@@ -240,11 +243,17 @@ fn names_counts_and_kinds_out_of_their_range_are_refused() {
 #[test]
 fn a_tombstone_is_always_told_from_a_manifest_by_its_size() {
     // The start reads what is larger than any tombstone, and nothing else.
-    let tombstones = [Record::Released, Record::Fenced { by: AttemptId::new(u32::MAX, u32::MAX) }];
+    let last = AttemptId::new(u32::MAX, u32::MAX);
+    let tombstones = [
+        Record::Released { attempt: None },
+        Record::Released { attempt: Some(last) },
+        Record::Fenced { by: AttemptId::new(u32::MAX, u32::MAX) },
+    ];
     assert!(tombstones.iter().all(|record| record.encode().len() as u64 <= LONGEST_TOMBSTONE));
     let mut smallest = inline(b"");
     let dataset = DatasetKey { job: JobId::new("j").unwrap(), incarnation: JobIncarnation::new(0), dataset: DatasetId::new("d").unwrap() };
-    smallest.manifest.attempt = dataset.partition(PartitionId::new(0)).attempt(AttemptId::new(0, 0));
-    smallest.manifest.node = NodeId::new("n").unwrap();
+    let named = Arc::make_mut(&mut smallest.manifest);
+    named.attempt = dataset.partition(PartitionId::new(0)).attempt(AttemptId::new(0, 0));
+    named.node = NodeId::new("n").unwrap();
     assert!(smallest.encode().len() as u64 > LONGEST_TOMBSTONE);
 }

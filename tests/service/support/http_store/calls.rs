@@ -117,10 +117,21 @@ impl HttpStore {
         }
     }
 
-    /// Sends; a connection that breaks is an outage, a problem its refusal.
+    /// Sends; a connection that breaks is an outage, a problem its refusal. A kept connection may end
+    /// while the next call goes out on it: what can be sent again is, as any client does.
     pub(crate) async fn send(&self, about: &About, request: RequestBuilder) -> Result<Response, StoreError> {
         let away = |error| about.refuse(StoreErrorKind::Unavailable { retry_after: Duration::from_millis(10) }).with_source(error);
-        let response = request.send().await.map_err(away)?;
+        let mut again = request.try_clone();
+        let mut sent = request.send().await;
+        for _ in 0..3 {
+            if !sent.as_ref().is_err_and(|error| error.is_request() && !error.is_timeout()) {
+                break;
+            }
+            let Some(request) = again.take() else { break };
+            again = request.try_clone();
+            sent = request.send().await;
+        }
+        let response = sent.map_err(away)?;
         if response.status().is_success() {
             return Ok(response);
         }

@@ -23,7 +23,7 @@ use store_api::{
     AcknowledgeRequest, AppendAck, AppendRequest, AttemptKey, AttemptStat, AttemptState, AttemptTails, Capabilities, CheckpointRequest,
     DatasetKind, DatasetSpec, FetchEvent, FloorReport, HeldBytes, JobId, JobIncarnation, Offset, OpenRequest, Operation, PartitionKey,
     PartitionStore, Permit, PrepareRequest, ReadRequest, ReadStream, RecoveryReport, ReleaseReport, ReleaseScope, Retention, SealManifest,
-    SealOutcome, StoreError, StoreErrorKind, SubpartitionIndex,
+    SealOutcome, StoreError, StoreErrorKind, SubpartitionBounds, SubpartitionIndex,
 };
 use tokio::runtime::Runtime;
 
@@ -150,6 +150,13 @@ impl PartitionStore for HttpStore {
 
     async fn tails(&self, attempt: &AttemptKey) -> Result<AttemptTails, StoreError> {
         self.attempt_tails(Operation::Tails, attempt).await
+    }
+
+    async fn bounds(&self, attempt: &AttemptKey, subpartition: SubpartitionIndex) -> Result<SubpartitionBounds, StoreError> {
+        let standing = self.attempt_tails(Operation::Tails, attempt).await?;
+        let entry = self.availability(attempt, Some(subpartition)).await?;
+        let tail = standing.tails.iter().find(|(index, _)| *index == subpartition).map_or(Offset::ZERO, |(_, tail)| *tail);
+        Ok(SubpartitionBounds { state: standing.state, floor: Offset::new(entry["floor"].as_u64().unwrap_or_default()), tail })
     }
 
     async fn prepare(&self, request: PrepareRequest) -> Result<Arc<SealManifest>, StoreError> {
