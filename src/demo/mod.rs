@@ -227,7 +227,17 @@ mod tests {
     }
 
     fn arguments(kinds: Vec<Kind>, no_faults: bool) -> DemoArguments {
-        DemoArguments { scale: 0.1, producers: 2, consumers: 2, kinds, no_faults, json: true, directory: None, only_consumer_killed: false, at_percent: 50 }
+        DemoArguments {
+            scale: 0.1,
+            producers: 2,
+            consumers: 2,
+            kinds,
+            no_faults,
+            json: true,
+            directory: None,
+            only_consumer_killed: false,
+            at_percent: 50,
+        }
     }
 
     #[test]

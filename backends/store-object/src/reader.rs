@@ -273,7 +273,7 @@ mod tests {
             life: NodeLife::new(1),
             sealed_at_ms: 0,
         };
-        Arc::new(Sealed { manifest, content: Content::Objects(content) })
+        Arc::new(Sealed { manifest: Arc::new(manifest), content: Content::Objects(content) })
     }
 
     proptest! {

@@ -95,6 +95,9 @@ impl JitterSource for NoJitter {
     }
 }
 
+/// A task, how it stands, and its attempts that count.
+type StandingOfTask = (TaskAddress, TaskStanding, Vec<AttemptId>);
+
 /// A coordinator and somebody who speaks to it.
 pub(super) struct Driver {
     pub(super) catalog: Arc<MemoryCatalog>,
@@ -275,7 +278,7 @@ impl Driver {
     }
 
     /// What the job is, apart from what is said again anyway.
-    pub(super) fn state(&self) -> (u64, Vec<(TaskAddress, TaskStanding, Vec<AttemptId>)>, Vec<PlanRecord>) {
+    pub(super) fn state(&self) -> (u64, Vec<StandingOfTask>, Vec<PlanRecord>) {
         let (version, tasks) = self.coordinator.tasks(&self.job).unwrap();
         let tasks = tasks.into_iter().map(|view| (view.task, view.standing, view.attempts)).collect();
         let plans = self.coordinator.plans(&self.job).unwrap().into_iter().map(|plan| (*plan.record).clone()).collect();

@@ -108,19 +108,19 @@ async fn events_come_as_they_happen_and_resume_after_a_cursor() {
     let mut text = String::from_utf8(stream.chunk().await.expect("a chunk").expect("a comment").to_vec()).expect("text");
     job.tell(vec![report("map", 0, "0.0", "failed")]).await;
     while !text.contains("event: ready") {
-        text += &String::from_utf8(stream.chunk().await.expect("a chunk").expect("more").to_vec()).expect("text");
+        text += str::from_utf8(&stream.chunk().await.expect("a chunk").expect("more")).expect("text");
     }
     assert!(text.contains("id: 1-1\nevent: attempt_failed\n") && text.contains("event: plan\n"), "{text}");
     let mut again = job.client.request("GET", &format!("{path}?after=1-2")).send().await.expect("answered");
     let mut text = String::new();
     while !text.contains("event: ") {
-        text += &String::from_utf8(again.chunk().await.expect("a chunk").expect("more").to_vec()).expect("text");
+        text += str::from_utf8(&again.chunk().await.expect("a chunk").expect("more")).expect("text");
     }
     assert!(text.contains("id: 1-3\nevent: ready\n"), "{text}");
     let mut strange = job.client.request("GET", &format!("{path}?after=9-1")).send().await.expect("answered");
     let mut text = String::new();
     while !text.contains("event: ") {
-        text += &String::from_utf8(strange.chunk().await.expect("a chunk").expect("more").to_vec()).expect("text");
+        text += str::from_utf8(&strange.chunk().await.expect("a chunk").expect("more")).expect("text");
     }
     assert!(text.contains("event: reset\n"), "{text}");
     job.client.get(&format!("{path}?after=x")).await.refused("bad_request");

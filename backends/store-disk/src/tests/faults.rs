@@ -247,7 +247,6 @@ async fn end(store: &crate::DiskStore, attempt: &AttemptKey, how: u64) {
 /// end nothing is held anywhere, and nothing comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[expect(clippy::disallowed_methods, reason = "tests spawn what they wait for")]
-#[expect(clippy::too_many_lines, reason = "one race, told in one piece")]
 async fn ends_that_race_with_writing_leave_nothing_behind() {
     let mut fixture = Fixture::new();
     (fixture.config.write_budget_bytes, fixture.config.per_job_budget_bytes) = (300_000, 300_000);

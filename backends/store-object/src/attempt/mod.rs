@@ -8,10 +8,13 @@
 //!            (charged)      (charged)                   (memory given back)
 //! ```
 
+mod marks;
+
 use crate::buffer::{Batch, Buffer};
 use crate::error::BucketError;
 use crate::layout::ContentName;
 use crate::manifest::{Content, ObjectContent, Region, Sealed};
+use marks::{Marks, Repeat};
 use object_store::MultipartId;
 use object_store::multipart::PartId;
 use object_store::path::Path;
@@ -19,13 +22,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use store_api::{
-    AttemptId, AttemptKey, AttemptState, AttemptTails, Crc32c, Digest, LossCause, Offset, Permit, Piece, SealManifest, StoreErrorKind,
+    AttemptId, AttemptKey, AttemptState, AttemptTails, Digest, LossCause, Offset, Permit, Piece, SealManifest, StoreErrorKind,
     SubpartitionBounds, SubpartitionIndex, SubpartitionTable,
 };
 use tokio::sync::{OnceCell, watch};
 
-/// Most ends of chunks that are remembered for bytes that were handed on, per attempt.
-const MAX_MARKS: usize = 65_536;
 /// Parts of a multipart upload after which the part size doubles.
 const PARTS_PER_STEP: usize = 1000;
 /// Most parts of one multipart upload: the limit of S3.
@@ -83,15 +84,11 @@ pub(crate) struct Task {
     pub(crate) part: Option<(Arc<Multipart>, usize)>,
 }
 
-/// End of a chunk that was taken: its offset and the checksum of everything before.
-type Mark = (u64, Crc32c);
-
 /// What an attempt has of bytes and uploads. Emptied when the attempt ends.
 #[derive(Debug, Default)]
 pub(crate) struct Writing {
     buffer: Buffer,
-    marks: BTreeMap<u32, Vec<Mark>>,
-    n_marks: usize,
+    marks: Marks,
     /// Content objects, in the order in which they were begun.
     pub(crate) objects: Vec<ContentObject>,
     open_multipart: Option<usize>,
@@ -125,23 +122,6 @@ pub(crate) struct Core {
     pub(crate) is_erased: bool,
     /// Whether its seal may stand in the store.
     pub(crate) may_be_published: bool,
-}
-
-/// What is known of bytes that come again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Repeat {
-    /// They are those that were taken.
-    Same,
-    /// They are not.
-    Other,
-    /// What was taken is not in memory any more, and no checksum covers just this range.
-    Unknown,
-}
-
-impl Repeat {
-    const fn from_bytes(is_equal: bool) -> Self {
-        if is_equal { Self::Same } else { Self::Other }
-    }
 }
 
 /// An attempt.
@@ -318,7 +298,7 @@ impl Core {
         self.writing.buffer.push(index, tail, &fresh, charge);
         self.tails.insert(index, next);
         self.total_bytes = total;
-        self.writing.mark(index, next);
+        self.writing.marks.add(index, next);
         Ok((Offset::new(next.length), fresh.length()))
     }
 
@@ -371,7 +351,7 @@ impl Core {
                 _ => {}
             }
         }
-        (until, self.writing.judge_marked(index, at, part(until)))
+        (until, self.writing.marks.judge(index, at, part(until)))
     }
 
     /// Whether enough is buffered to be sent.
@@ -489,8 +469,7 @@ impl Core {
         self.state = AttemptState::Prepared;
         self.is_sealing = false;
         self.writing.prepared = Some((sealed, inline));
-        self.writing.marks.clear();
-        self.writing.n_marks = 0;
+        self.writing.marks = Marks::default();
     }
 
     /// The attempt is sealed, with `content` as the names of what the manifest refers to.
@@ -545,51 +524,6 @@ pub(crate) struct Ended {
 }
 
 impl Writing {
-    fn mark(&mut self, index: u32, digest: Digest) {
-        if self.n_marks >= MAX_MARKS {
-            // The oldest half of each list goes: what is repeated is what came last.
-            for marks in self.marks.values_mut() {
-                marks.drain(..marks.len().div_ceil(2));
-            }
-            self.marks.retain(|_, marks| !marks.is_empty());
-            self.n_marks = self.marks.values().map(Vec::len).sum();
-        }
-        self.marks.entry(index).or_default().push((digest.length, digest.crc));
-        self.n_marks = self.n_marks.saturating_add(1);
-    }
-
-    /// The first remembered end of a chunk at or after an offset; 0 is one.
-    fn mark_from(&self, index: u32, offset: u64) -> Option<Mark> {
-        if offset == 0 {
-            return Some((0, Crc32c::default()));
-        }
-        let marks = self.marks.get(&index)?;
-        marks.get(marks.partition_point(|(end, _)| *end < offset)).copied()
-    }
-
-    /// The last remembered end of a chunk at or before an offset.
-    fn mark_until(&self, index: u32, offset: u64) -> Option<Mark> {
-        let marks = self.marks.get(&index)?;
-        marks.partition_point(|(end, _)| *end <= offset).checked_sub(1).and_then(|at| marks.get(at)).copied()
-    }
-
-    /// Judges bytes that were handed on, as far as ends of chunks are remembered.
-    fn judge_marked(&self, index: u32, start: u64, bytes: &[u8]) -> Repeat {
-        let end = start.saturating_add(bytes.len() as u64);
-        let (Some((from, before)), Some((until, after))) = (self.mark_from(index, start), self.mark_until(index, end)) else {
-            return Repeat::Unknown;
-        };
-        let at = |offset: u64| usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX);
-        let Some(inner) = bytes.get(at(from)..at(until)).filter(|_| from < until) else { return Repeat::Unknown };
-        let added = Crc32c::of(inner);
-        let whole = if from == 0 { added } else { before.combine(added, inner.len() as u64) };
-        match (whole == after, from == start && until == end) {
-            (false, _) => Repeat::Other,
-            (true, true) => Repeat::Same,
-            (true, false) => Repeat::Unknown,
-        }
-    }
-
     fn part_target(&self, cutting: &Cutting) -> u64 {
         let n_parts = self.open_multipart.and_then(|at| self.objects.get(at)).map_or(0, |object| object.parts.len());
         let steps = u32::try_from(n_parts / PARTS_PER_STEP).unwrap_or(u32::MAX);
