@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`relay`] | the relay: two sockets per stream and a loop |
-//! | [`write`] | the writer, into a node or a relay |
+//! | [`mod@write`] | the writer, into a node or a relay |
 //! | [`read`] | the reader, from a node or a relay; checks every byte |
 
 mod read;
