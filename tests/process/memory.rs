@@ -191,7 +191,8 @@ async fn follow(api: Api, place: Place, total: u64) {
                 at += byte_run.len() as u64;
             }
             tokio::time::sleep(PAUSE_OF_A_FOLLOWER).await;
-            if at - acknowledged >= APPEND as u64 / 2 || at == total {
+            // Also where an append ends: nothing may follow until there is room again.
+            if at - acknowledged >= APPEND as u64 / 2 || at % APPEND as u64 == 0 {
                 acknowledge(&api, &place, at).await;
                 acknowledged = at;
             }
