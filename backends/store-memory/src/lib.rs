@@ -42,6 +42,8 @@ mod floors;
 mod reader;
 mod registry;
 mod room;
+#[cfg(test)]
+mod sample;
 mod seal;
 mod spill;
 pub mod store;

@@ -204,6 +204,3 @@ impl Reader {
 const fn is_final(state: AttemptState) -> bool {
     matches!(state, AttemptState::Sealed | AttemptState::Lost)
 }
-
-#[cfg(test)]
-mod tests;

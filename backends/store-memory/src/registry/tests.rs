@@ -1,6 +1,6 @@
 use super::*;
 use crate::attempt::Accounts;
-use crate::tests::{attempt_key, dataset, job, spec};
+use crate::sample::{attempt_key, dataset, job, spec};
 use store_api::{ByteBudget, PartitionId, Retention, SystemClock};
 
 struct Fixture {

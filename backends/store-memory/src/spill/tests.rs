@@ -1,6 +1,6 @@
 use super::*;
 use crate::buffer::{Buffer, Held};
-use crate::tests::small_spill;
+use crate::sample::small_spill;
 use store_api::{Crc32c, Offset, SystemClock};
 
 async fn area(root: &Path) -> Spill {

@@ -255,4 +255,6 @@ fn stat_of(attempt: &Attempt) -> AttemptStat {
 }
 
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;

@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::config::SpillConfig;
-use crate::tests::{
-    Of, SOON, attempt_key, collect, config, group, index, job, kind, pattern, rounds, seed, small_spill, spec, store, store_with, until,
-};
+use crate::sample::{SOON, attempt_key, collect, config, group, index, job, kind, pattern, rounds, seed, small_spill, spec, until};
+use crate::store::fixture::{Of, store, store_with};
 use bytes::Bytes;
 use rand::{RngExt, SeedableRng};
 use std::sync::atomic::AtomicUsize;

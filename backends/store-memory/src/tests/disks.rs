@@ -1,7 +1,8 @@
 //! Spill directories that are small, broken or not empty.
 
 use crate::config::{Config, SpillConfig};
-use crate::tests::{Of, SOON, config, kind, pattern, small_spill, spec, store, until};
+use crate::sample::{SOON, config, kind, pattern, small_spill, spec, until};
+use crate::store::fixture::{Of, store};
 use std::path::Path;
 use std::time::Duration;
 use store_api::{AttemptState, PartitionStore, ReleaseScope, Retention, StoreErrorKind};

@@ -5,8 +5,9 @@
 //! says of each reservation whether it must be granted.
 
 use crate::config::Config;
+use crate::sample::{SOON, config, group, index, kind, pattern, rounds, seed, small_spill, spec, until};
 use crate::store::MemoryStore;
-use crate::tests::{Of, SOON, config, group, index, kind, pattern, rounds, seed, small_spill, spec, store, until};
+use crate::store::fixture::{Of, store};
 use bytes::Bytes;
 use futures::StreamExt;
 use rand::rngs::StdRng;

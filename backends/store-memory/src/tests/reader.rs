@@ -1,6 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests spawn what they wait for")]
 
-use crate::tests::{Of, SOON, collect, config, kind, pattern, rounds, seed, spec, store, store_with, until};
+use crate::sample::{SOON, collect, config, kind, pattern, rounds, seed, spec, until};
+use crate::store::fixture::{Of, store, store_with};
 use futures::StreamExt;
 use rand::{RngExt, SeedableRng};
 use std::sync::Arc;
